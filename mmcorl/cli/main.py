@@ -13,6 +13,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from difflib import get_close_matches
+from pathlib import Path
 from typing import NoReturn
 
 from mmcorl import __version__
@@ -166,6 +167,11 @@ def _overrides(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def _run(arguments: argparse.Namespace) -> int:
     """Run a command and tell its errors; returns the exit status."""
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        print("mmcorl: the working folder has been removed: go to one that is there (cd)", file=sys.stderr)
+        return 2
     try:
         return int(arguments.run(arguments))
     except KeyboardInterrupt as interrupt:  # which may bring what to say

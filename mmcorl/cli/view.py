@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import tempfile
 from pathlib import Path
 from typing import Annotated
 
@@ -15,7 +16,7 @@ EPILOG = """examples:
   mmcorl view                                    runs/, sweeps/ and evals/ of this folder
   mmcorl view runs/quickstart runs/self          two runs
   mmcorl view /data/experiments --port 9000
-on another machine: run it there, `ssh -L 8365:127.0.0.1:8365 MACHINE` here, and open http://127.0.0.1:8365/
+on another machine: run it there, `ssh -L 8365:127.0.0.1:8365 MACHINE` here, and open the address that it printed
 """
 
 
@@ -26,6 +27,8 @@ class ViewArguments(Arguments):
     """port on 127.0.0.1 (default: 8365, or a free one where that is taken)"""
     open: bool = False
     """open a browser"""
+    no_token: bool = False
+    """answer everybody on this machine, without a token in the address"""
 
 
 @command("view", "look at runs in a browser: compared, prompt by prompt, live while they train", epilog=EPILOG)
@@ -38,25 +41,30 @@ def view(asked: ViewArguments) -> int:
     from mmcorl.view.server import Server
 
     roots = list(asked.folders) or default_roots()
+    guarded = not asked.no_token
     try:
-        server = Server(roots, PORT if asked.port is None else asked.port)
+        server = Server(roots, PORT if asked.port is None else asked.port, guarded)
     except OSError as error:
         if error.errno not in (errno.EADDRINUSE, errno.EACCES):
             raise
         if asked.port is not None:
             raise UserError(f"port {asked.port} cannot be used ({error.strerror}): choose another --port") from error
-        server = Server(roots, 0)
+        server = Server(roots, 0, guarded)
     port = server.server_address[1]
     print(server.address)
     print(f"from another machine: ssh -L {port}:127.0.0.1:{port} THIS_MACHINE. Ctrl-C ends it.", flush=True)
-    if asked.open:
-        import webbrowser
+    # Everybody on the machine sees the words of a browser's command, but not what is in this file.
+    with tempfile.NamedTemporaryFile("w", suffix=".html") as leads:
+        leads.write(f'<meta http-equiv="refresh" content="0; url={server.address}">')
+        leads.flush()
+        if asked.open:
+            import webbrowser
 
-        webbrowser.open(server.address)
-    try:
-        server.serve_forever(poll_interval=0.2)
-    except KeyboardInterrupt:
-        pass
-    finally:
-        server.server_close()
+            webbrowser.open(Path(leads.name).as_uri())
+        try:
+            server.serve_forever(poll_interval=0.2)
+        except KeyboardInterrupt:
+            pass
+        finally:
+            server.server_close()
     return 0

@@ -1,8 +1,8 @@
 """Checkpoints of a whole cohort: all agents at one step, or nothing.
 
 A checkpoint is a folder that gets its final name only when every agent has written its part and the COMMIT file, with
-sizes and hashes of its files and of the logs at that moment, is on disk. A kill or a full disk at any point leaves the
-last committed checkpoint untouched, and only committed checkpoints are ever read.
+sizes and hashes of its files and of the logs at that moment and last a hash of itself, is on disk. A kill or a full
+disk at any point leaves the last committed checkpoint untouched, and only committed checkpoints are ever read.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
+from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError, model_validator
 
 from mmcorl.errors import UserError
 
@@ -29,6 +29,9 @@ DAMAGED = "damaged_"
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 READERS = 4
 """Files that are hashed at the same time."""
+SEAL = b"sha256 of the above: "
+"""How the last line of COMMIT begins. Older versions ended theirs with the record's own bracket: no flipped bits make
+that of this line, which is left then and is no JSON."""
 
 
 class DamagedError(UserError):
@@ -36,9 +39,9 @@ class DamagedError(UserError):
 
 
 class Record(BaseModel):
-    """The content of COMMIT. Hashes are SHA-256; older versions wrote none."""
+    """The content of COMMIT. Hashes are SHA-256, of everything or, in older versions, of nothing."""
 
-    model_config = ConfigDict(strict=True, frozen=True)
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
 
     step: NonNegativeInt
     files: dict[str, NonNegativeInt]
@@ -54,6 +57,13 @@ class Record(BaseModel):
     """SHA-256 of each of the user's files that the run used up to here."""
     changed: list[str] = []
     """In words, where the run went on with other files of the user's than before."""
+
+    @model_validator(mode="after")
+    def _of_everything(self) -> Self:
+        hashed = self.sha256 or self.logs_sha256
+        if hashed and (self.sha256.keys() != self.files.keys() or self.logs_sha256.keys() != self.logs.keys()):
+            raise ValueError("hashes are not those of its files and logs")
+        return self
 
 
 @dataclass(frozen=True)
@@ -73,7 +83,7 @@ class Committed:
             if present != size:
                 state = "is missing" if present is None else f"has {present} bytes instead of {size}"
                 raise DamagedError(f"{str(self.path)!r} is damaged ({name} {state})")
-        for name, digest in _hashes(self.path, self.record.sha256.keys() & self.record.files.keys()).items():
+        for name, digest in _hashes(self.path, self.record.sha256).items():
             if digest != self.record.sha256[name]:
                 raise DamagedError(f"{str(self.path)!r} is damaged (the content of {name} has changed)")
 
@@ -129,7 +139,8 @@ def seal(
             scores=dict(scores or {}),
             **facts,
         )
-    (folder / COMMIT).write_text(record.model_dump_json(indent=1, exclude_defaults=True) + "\n")
+    content = record.model_dump_json(indent=1, exclude_defaults=True).encode() + b"\n"
+    (folder / COMMIT).write_bytes(content + SEAL + hashlib.sha256(content).hexdigest().encode() + b"\n")
     _sync(folder / COMMIT)
     for place in (folder, *(path for path in folder.rglob("*") if path.is_dir())):
         _sync(place)
@@ -146,8 +157,11 @@ def publish(folder: Path, final: Path) -> None:
 def read(path: Path) -> Committed:
     """Return the committed set in a folder; DamagedError where its COMMIT says no such thing."""
     file = path / COMMIT
+    content, sealed, digest = file.read_bytes().rpartition(SEAL)
+    if sealed and digest != hashlib.sha256(content).hexdigest().encode() + b"\n":
+        raise DamagedError(f"{str(file)!r} is damaged (it is not what was written)")
     try:
-        record = Record.model_validate(json.loads(file.read_bytes()))
+        record = Record.model_validate(json.loads(content if sealed else digest))
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"])) or "its content"
@@ -175,6 +189,17 @@ def committed(directory: Path) -> list[Committed]:
     return sets
 
 
+def faults(directory: Path) -> list[DamagedError]:
+    """Return what is wrong with the COMMIT files of committed checkpoints."""
+    found = []
+    for path in folders(directory):
+        try:
+            read(path)
+        except DamagedError as error:
+            found.append(error)
+    return found
+
+
 def set_aside(path: Path) -> Path:
     """Rename a damaged checkpoint so that nothing takes it for one; `prune` removes it once its step is regained."""
     aside = path.with_name(DAMAGED + path.name)
@@ -195,10 +220,12 @@ def prune(directory: Path, keep_last: int) -> None:
         if scored:
             best = max(scored, key=lambda entry: entry[:2])[2]
             keep.add(best.step)
-            fresh = directory / f".best-by-{score}"
+            fresh, link = directory / f".best-by-{score}", directory / f"best-by-{score}"
+            if _is_copy(link, sets):
+                shutil.rmtree(link)
             fresh.unlink(missing_ok=True)
             fresh.symlink_to(best.path.name)
-            os.replace(fresh, directory / f"best-by-{score}")
+            os.replace(fresh, link)
     _remove(checkpoint.path for checkpoint in sets if checkpoint.step not in keep)
     _remove(directory.glob(".partial_*"))
     _remove(path for path in _steps(directory) if not (path / COMMIT).is_file())
@@ -230,6 +257,13 @@ def no_room(error: BaseException) -> str | None:
             return found.strerror if not isinstance(error, OSError) else os.strerror(found.errno)
         error = error.__cause__ or error.__context__ or error
     return None
+
+
+def _is_copy(link: Path, sets: Iterable[Committed]) -> bool:
+    """Whether a folder is what a copy that followed links made of a link to one of these checkpoints."""
+    if link.is_symlink() or not (link / COMMIT).is_file():
+        return False
+    return any((one.path / COMMIT).read_bytes() == (link / COMMIT).read_bytes() for one in sets)
 
 
 def _steps(directory: Path, prefix: str = "") -> list[Path]:

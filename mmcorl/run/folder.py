@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import glob
 import json
 import os
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -62,6 +64,11 @@ class Folder:
         Hidden files do not count as content: a process that was killed before it wrote the marker leaves those.
         """
         path = self.path
+        if os.fsencode(path) != str(path).encode(errors="replace"):  # as the libraries that write in it call it
+            raise UserError(
+                f"{str(path)!r} is not UTF-8, or this locale is another ({sys.getfilesystemencoding()}): "
+                f"{self.ELSEWHERE}, or set PYTHONUTF8=1"
+            )
         if not path.exists():
             above = next(parent for parent in path.absolute().parents if parent.exists())
             if not above.is_dir():
@@ -100,11 +107,8 @@ class Folder:
             ) from None
         self._lock = lock
         inside = [folder for folder in self.path.iterdir() if folder.is_dir() and not folder.is_symlink()]
-        for partial in (path for folder in (self.path, *inside) for path in folder.glob(".*.new") if path.is_file()):
-            writer = PARTIAL.fullmatch(partial.name)
-            # In containers a process often has the id of the one before it.
-            if writer and (int(writer[1]) == os.getpid() or not psutil.pid_exists(int(writer[1]))):
-                partial.unlink(missing_ok=True)
+        for folder in (self.path, *inside):
+            _remove_partial(folder)
 
     def require_same_settings(self, changes: Sequence[str]) -> None:
         """Refuse `changes`, each as `key: old -> new`, between the settings of the folder and those given."""
@@ -154,11 +158,21 @@ def atomic_write(path: Path, content: str | bytes, *, sync: bool = True) -> None
         file.write(content.encode() if isinstance(content, str) else content)
 
 
+def _remove_partial(folder: Path, name: str = "*") -> None:
+    """Remove what dead processes were about to put in place of a file, or of all files, in a folder."""
+    for partial in folder.glob(f".{name}.*.new"):
+        writer = PARTIAL.fullmatch(partial.name)
+        # In containers a process often has the id of the one before it.
+        if writer and (int(writer[1]) == os.getpid() or not psutil.pid_exists(int(writer[1]))) and partial.is_file():
+            partial.unlink(missing_ok=True)
+
+
 @contextmanager
 def replacing(path: Path, *, sync: bool = True) -> Iterator[BinaryIO]:
     """Open what will replace a file in one piece at the end of the block; an exception leaves the file as it was."""
     # Of this process alone: two that write the same page must not write into each other's file.
     partial = path.with_name(f".{path.name}.{os.getpid()}.new")
+    _remove_partial(path.parent, glob.escape(path.name))
     try:
         with partial.open("w+b") as file:
             yield file
@@ -243,7 +257,7 @@ def cut_torn_line(path: Path) -> None:
 def _object(text: str, place: str, repair: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{place} is damaged ({error}): {repair}") from error
     if not isinstance(value, dict):
         raise UserError(f"{place} is damaged (not a JSON object): {repair}")

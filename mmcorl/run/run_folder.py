@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import re
 import shutil
@@ -18,7 +17,7 @@ from mmcorl import config as settings
 from mmcorl.config import Config
 from mmcorl.errors import RunError, UserError
 from mmcorl.registry import KEPT, user_files
-from mmcorl.run import checkpoints, made
+from mmcorl.run import checkpoints, intact, made
 from mmcorl.run.folder import Folder, atomic_write, read_json
 
 LOGS = (
@@ -160,11 +159,15 @@ class RunFolder(Folder):
                     "were until the run has come as far again",
                     file=sys.stderr,
                 )
+            if start:
+                intact.set_aside(self.path, start.record)
             for name in LOGS:
                 if (self.path / name).exists():
                     os.truncate(self.path / name, start.record.logs.get(name, 0) if start else 0)
             if start:
                 self._note_other_code(start.record)
+                for fault in checkpoints.faults(self.checkpoints):
+                    print(f"{fault}: left as it is, and not counted among the best", file=sys.stderr)
                 checkpoints.prune(self.checkpoints, self.config.checkpoint.keep_last)
         except OSError as error:
             raise self.unwritable(error) from error
@@ -223,8 +226,7 @@ class RunFolder(Folder):
         if (final / checkpoints.COMMIT).exists():  # Older versions wrote none.
             checkpoints.read(final).verify()
         for last in checkpoints.committed(self.checkpoints)[-1:]:
-            for name in last.record.logs:
-                self._require_intact(name, last.record)
+            intact.require_deciding(self.path, last.record)
         return summary
 
     def data_check(self) -> dict[str, Any]:
@@ -241,7 +243,7 @@ class RunFolder(Folder):
             if log.exists():
                 with log.open("rb") as file:
                     os.fsync(file.fileno())
-                self._hashed[name] = digest, size + _add(digest, log, size)
+                self._hashed[name] = digest, size + intact.add(digest, log, size)
         return {name: (size, digest.hexdigest()) for name, (digest, size) in self._hashed.items()}
 
     def _last_checkpoint(self) -> tuple[checkpoints.Committed | None, Damaged]:
@@ -253,8 +255,7 @@ class RunFolder(Folder):
         for path in reversed(checkpoints.folders(self.checkpoints)):
             try:
                 found = checkpoints.read(path)
-                for name in found.record.logs:
-                    self._require_intact(name, found.record)
+                intact.require_deciding(self.path, found.record)
                 found.verify()
             except checkpoints.DamagedError as error:
                 damaged.append((path, error))
@@ -265,36 +266,6 @@ class RunFolder(Folder):
                 f"{damaged[0][1]}, and no checkpoint before it can be gone on from: restore it, or {self.ELSEWHERE}"
             ) from damaged[0][1]
         return None, []
-
-    def _require_intact(self, name: str, record: checkpoints.Record) -> None:
-        """Raise DamagedError for a log whose beginning is not what the checkpoint has seen."""
-        log, size, digest = self.path / name, record.logs[name], record.logs_sha256.get(name)
-        present = log.stat().st_size if log.is_file() else 0
-        if present < size:
-            raise checkpoints.DamagedError(
-                f"{str(log)!r} has {present} bytes, fewer than the {size} it had at the checkpoint of step "
-                f"{record.step}"
-            )
-        seen, read = hashlib.sha256(), 0
-        if present:
-            _add(seen, log, 0, size)
-        if not present or digest == seen.hexdigest():
-            return
-        with log.open("rb") as lines:
-            for number, line in enumerate(lines, start=1):
-                if read >= size:
-                    break
-                read += len(line)
-                try:
-                    whole = isinstance(json.loads(line), dict)
-                except (ValueError, RecursionError):
-                    whole = False
-                if not whole:
-                    raise checkpoints.DamagedError(f"line {number} of {str(log)!r} is damaged (not a JSON object)")
-        if digest is not None:  # Older versions wrote none.
-            raise checkpoints.DamagedError(
-                f"{str(log)!r} is damaged (it is not what it was at the checkpoint of step {record.step})"
-            )
 
 
 def about_finished(config: Config, path: Path) -> str | None:
@@ -307,24 +278,16 @@ def about_finished(config: Config, path: Path) -> str | None:
     with RunFolder(path, config) as folder:
         if folder.moved or not folder.is_complete():
             return None
+        last = checkpoints.committed(folder.checkpoints)[-1:]
+        damaged = [fault for one in last for fault in intact.others(path, one.record).values()]
         other = ", ".join(f"{name}, which has changed since ({change})" for name, change in folder.edited.items())
     steps = f" ({config.steps} steps)" if config.steps else ""
     with_files = f", with {path / KEPT} and not with your {other}" if other else ""
     return (
         f"{path} is already finished{steps}{with_files}: nothing to train, and no models or data are read. Look at it "
         f"with `mmcorl view {path}` or `mmcorl report {path}`; to train longer, begin another run with more steps and "
-        "another --run-dir"
+        "another --run-dir" + "".join(f". {fault}, so pages may lack what it shows" for fault in damaged)
     )
-
-
-def _add(digest: Any, log: Path, start: int, end: float = math.inf) -> int:
-    """Add the bytes of a log from `start` to `end` to a hash; return how many there were."""
-    with log.open("rb") as file:
-        place = file.seek(start)
-        while place < end and (part := file.read(int(min(1 << 20, end - place)))):
-            digest.update(part)
-            place += len(part)
-    return place - start
 
 
 def _change(old: bytes, new: bytes) -> str:

@@ -6,6 +6,9 @@ rank 0 writes.
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,10 +35,27 @@ def save(worker: Worker, directory: Path) -> None:
             write(shards.policy.model, directory, torch.float32, state)
         shards.policy.processor.save_pretrained(directory)
         _trained_with(worker).write(directory)
-        torch.save({"optimizer": optimizer, "schedule": worker.schedule.state_dict()}, directory / "optimizer.pt")
+        training = {"optimizer": optimizer, "schedule": worker.schedule.state_dict()}
+        with _in_ascii(directory) as place:
+            torch.save(training, place / "optimizer.pt")
         if worker.ema:
             worker.ema.save(directory)
     shards.ranks.barrier()
+
+
+@contextmanager
+def _in_ascii(folder: Path) -> Iterator[Path]:
+    """Return a path of a folder in ASCII: torch calls the archive in a file after the file, elsewhere `archive`, and
+    equal contents would be other bytes."""
+    if str(folder).isascii():
+        yield folder
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        named = Path(f"/proc/self/fd/{handle}")
+        yield named if named.exists() else folder
+    finally:
+        os.close(handle)
 
 
 def load(worker: Worker, directory: Path) -> None:

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from mmcorl.report.page import clean
-from mmcorl.run.reader import dig, mapping, number
-from mmcorl.view.logs import Record, Series, Tail
+from mmcorl.run.reader import dig, number
+from mmcorl.view.logs import Record, Series, Tail, agents_of
+from mmcorl.view.texts import short
 
 TRAINING = {"reward": "reward_mean", "diversity": "answer_diversity", "entropy": "entropy"}
 """Charts of numbers that every agent has at every step, and their keys in metrics.jsonl."""
@@ -34,6 +35,11 @@ class Curves:
         """Lines that are no JSON objects and were left out."""
         return sum(log.damaged for log in self._logs)
 
+    @property
+    def behind(self) -> bool:
+        """Whether more is on disk than was read."""
+        return any(log.behind for log in self._logs)
+
     def read(self) -> list[dict[str, Any]]:
         """Return every curve with what is on disk now."""
         for log in self._logs:
@@ -48,21 +54,21 @@ class Curves:
             return
         self.step = step
         self._add(step, "agreement", "training", None, dig(record, "cohort", "agreement"))
-        for agent, values in mapping(record.get("agents")).items():
+        for agent, values in agents_of(record):
             for chart, key in TRAINING.items():
-                self._add(step, chart, "training", agent, mapping(values).get(key))
+                self._add(step, chart, "training", agent, values.get(key))
 
     def _validation(self, record: Record, *_: int) -> None:
         if not isinstance(step := record.get("step"), int):
             return
-        name = clean(str(record.get("set")))
+        name = short(str(record.get("set")))
         self._add(step, "agreement", name, None, dig(record, "cohort", "agreement"))
-        for agent, values in mapping(record.get("agents")).items():
-            self._add(step, "accuracy", name, agent, mapping(values).get("accuracy"))
+        for agent, values in agents_of(record):
+            self._add(step, "accuracy", name, agent, values.get("accuracy"))
 
     def _add(self, step: int, chart: str, name: str, agent: str | None, value: Any) -> None:
         known = number(value)
-        key = chart, name, None if agent is None else clean(str(agent))
+        key = chart, name, None if agent is None else short(agent)
         if known is None or (key not in self._series and len(self._series) == MOST_LINES * len(CHARTS)):
             return
         self._series.setdefault(key, Series()).add(step, known)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import hmac
 import os
+import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Literal
 from urllib.parse import quote, unquote_to_bytes
@@ -17,6 +20,10 @@ DEPTH = 4
 """Folders below a root in which runs are looked for: a run of a sweep is at SWEEP/METHOD/SEED."""
 MOST = 2000
 """Folders that are shown."""
+KEY = "="
+"""How an address begins that has a key."""
+MOST_SEEN = 50_000
+"""Folders that are looked through for them."""
 SERVED = {
     ".html": "text/html; charset=utf-8",
     ".png": "image/png",
@@ -46,6 +53,8 @@ class Found:
     path: Path
     place: str
     """Its path below the common folder of all roots."""
+    key: str = ""
+    """Of its files (`Shelf.key`)."""
 
     @property
     def id(self) -> str:
@@ -60,7 +69,7 @@ class Found:
                 return None
         except (OSError, ValueError):
             return None
-        return "/files/" + quote(os.fsencode(f"{self.place}/{name}"))
+        return f"/files/{KEY}{self.key}/" + quote(os.fsencode(f"{self.place}/{name}"))
 
 
 class Shelf:
@@ -74,30 +83,49 @@ class Shelf:
                 )
         self.roots = [root.resolve() for root in roots]
         self.base = Path(os.path.commonpath([root.parent for root in self.roots]))
+        self.partly = False
+        """Whether there are more folders than are looked through."""
+        self._secret = secrets.token_bytes(32)
 
     def found(self) -> list[Found]:
         """Return the folders there are now."""
         seen: dict[Path, Found] = {}
+        self._left = MOST_SEEN
         for root in self.roots:
             for one in self._below(root, DEPTH):
                 seen.setdefault(one.path, one)
                 if len(seen) == MOST:
-                    return list(seen.values())
+                    break
+        self.partly = len(seen) == MOST or self._left < 0
         return list(seen.values())
 
     def _below(self, folder: Path, depth: int) -> Iterator[Found]:
         kind = next((kind for kind, names in MARKERS.items() if any((folder / name).is_file() for name in names)), None)
         if kind is not None:
-            yield Found(kind, folder, str(folder.relative_to(self.base)))
-        if depth == 0 or kind in ("run", "evaluation"):
+            place = str(folder.relative_to(self.base))
+            yield Found(kind, folder, place, self.key(place))
+        self._left -= 1
+        if depth == 0 or kind in ("run", "evaluation") or self._left < 0:
             return
         try:
-            inside = sorted(one.name for one in os.scandir(folder) if one.is_dir(follow_symlinks=False))
+            with os.scandir(folder) as entries:
+                few = islice(entries, MOST_SEEN)
+                inside = sorted(one.name for one in few if one.is_dir(follow_symlinks=False))
         except OSError:
             return
         for name in inside:
             if not name.startswith("."):
                 yield from self._below(folder / name, depth - 1)
+
+    def key(self, place: str) -> str:
+        """Return what opens the files in a folder, and no others, without the page's cookie: pages of a run are sites
+        of their own, and links from them to those beside them bring none."""
+        return hmac.new(self._secret, os.fsencode(place), "sha256").hexdigest()[:32]
+
+    def opens(self, key: str, path: Path) -> bool:
+        """Whether a key is that of a folder that a file is in."""
+        folders = path.relative_to(self.base).parents
+        return any(hmac.compare_digest(self.key(str(one)), key) for one in folders) if key.isascii() else False
 
     def file(self, address: str) -> tuple[Path, str] | None:
         """Return a file and its type by what follows /files/ in an address; None for one that is not given out."""

@@ -19,10 +19,11 @@ from mmcorl.errors import UserError
 from mmcorl.report.page import clean
 from mmcorl.run.diagnosis import WINDOW, Finding, Watch
 from mmcorl.run.folder import LOCK, read_json
-from mmcorl.run.reader import RunFiles, dig, mapping, number
+from mmcorl.run.reader import RunFiles, dig, number
 from mmcorl.run.summary import window
 from mmcorl.view.folders import Found, Kind
-from mmcorl.view.logs import Tail, last_records, parsed
+from mmcorl.view.logs import MOST_AGENTS, Tail, agents_of, last_records, parsed
+from mmcorl.view.texts import MOST_SHORT, short
 
 DIAGNOSED = 5000
 """Last steps that the diagnosis of a run without one of its own sees, beside the first ones."""
@@ -33,25 +34,38 @@ LOGS = ("config.yaml", "metrics.jsonl", "validation.jsonl", "summary.json", "man
 WATCHED = (*LOGS, *PAGES.values())
 """Files whose change may change the line of a folder."""
 LOCKS = Path("/proc/locks")
+MOST_BYTES, MOST_MARKS = 1 << 18, 20_000
+"""Of a config that is shown, and commas, colons and lines in it: more would be seconds of reading."""
+MOST_SUMMARY = 1 << 22
+"""Bytes of a summary."""
+MOST_FINDINGS = 50
 Line = dict[str, Any]
 
 
-def glance(found: Found) -> Line:
-    """Return what the list shows of a folder; `problem` says what cannot be read."""
-    line: Line = {
+def place_of(found: Found) -> Line:
+    """Return what the list shows of a folder that was not read yet."""
+    return {
         "id": found.id,
         "kind": found.kind,
         "name": clean(found.path.name),
         "place": clean(found.place),
         "page": found.address(PAGES[found.kind]),
         "changed": _changed(found.path),
+        "problem": "not read yet" if found.kind == "run" else None,
     }
+
+
+def glance(found: Found) -> Line:
+    """Return what the list shows of a folder; `problem` says what cannot be read."""
+    line = place_of(found) | {"problem": None}
     if found.kind != "run":
         return line
     try:
         return line | _run(found.path)
-    except (UserError, OSError, ValueError, TypeError, KeyError) as error:
-        return line | {"problem": clean(str(error))}
+    except UserError as error:
+        return line | {"problem": short(str(error))}
+    except Exception as error:  # whatever stands in the files of one folder, the others are shown
+        return line | {"problem": f"its config, summary or logs are not those of a run ({type(error).__name__})"}
 
 
 def signature(path: Path) -> Any:
@@ -65,18 +79,32 @@ def run_files(path: Path, metrics: tuple[Mapping[str, Any], ...] = ()) -> RunFil
     for name in LOGS:
         if (path / name).exists() and not (path / name).is_file():
             raise UserError(f"{name} is not a file")
-    if not (path / "config.yaml").is_file():
+    config = _stat(path / "config.yaml")
+    if config is None:
         raise UserError("there is no such run (any more): go back to the list")
-    text = (path / "config.yaml").read_bytes().decode("utf-8", errors="replace")
+    summary = _stat(path / "summary.json")
+    if config.st_size > MOST_BYTES:
+        raise UserError(f"config.yaml has {config.st_size:,} bytes: more than {MOST_BYTES:,} are not shown")
+    if summary and summary.st_size > MOST_SUMMARY:
+        raise UserError(f"summary.json has {summary.st_size:,} bytes: more than {MOST_SUMMARY:,} are not shown")
+    text, read = _config(path / "config.yaml", config.st_mtime_ns, config.st_size, config.st_ino)
+    return RunFiles(path=path, config=read, config_text=text, metrics=metrics, summary=read_json(path / "summary.json"))
+
+
+@lru_cache(maxsize=256)
+def _config(path: Path, *_: int) -> tuple[str, Mapping[str, Any]]:
+    """Return a config as it is at some state of its file, and what it says."""
+    with path.open("rb") as file:
+        text = file.read(MOST_BYTES).decode("utf-8", errors="replace")
+    if sum(map(text.count, ",:\n")) > MOST_MARKS:
+        raise UserError(f"config.yaml has more than {MOST_MARKS:,} values, which are not shown")
     try:
         config = yaml.load(text, Loader)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise UserError(f"config.yaml is damaged ({' '.join(str(error).split())})") from error
     if not isinstance(config, dict):
         raise UserError("config.yaml is damaged (not a mapping of settings)")
-    return RunFiles(
-        path=path, config=config, config_text=text, metrics=metrics, summary=read_json(path / "summary.json")
-    )
+    return text, config
 
 
 def state(run: RunFiles) -> str:
@@ -100,7 +128,7 @@ def findings(run: RunFiles) -> list[Line]:
     """Return the diagnosis of a run: that of its summary, else that of its log as far as it is written."""
     kept = (run.summary or {}).get("diagnosis")
     if isinstance(kept, list):
-        return [_finding(one) for one in kept if isinstance(one, Mapping)]
+        return [_finding(one) for one in kept[:MOST_FINDINGS] if isinstance(one, Mapping)]
     return [_finding(vars(one)) for one in _live(run.path, run.supervision).findings()]
 
 
@@ -128,7 +156,7 @@ class _Live:
         step = line.get("step")
         if isinstance(step, int) and step > self._step:
             self._step = step
-            self._watch.see(line)
+            self._watch.see({**line, "agents": dict(agents_of(line))})
 
 
 @lru_cache(maxsize=64)
@@ -138,8 +166,8 @@ def _live(path: Path, supervision: str) -> _Live:
 
 def _finding(one: Mapping[str, Any]) -> Line:
     agent = one.get("agent")
-    return {key: clean(str(one.get(key) or "")) for key in ("kind", "sentence", "advice")} | {
-        "agent": None if agent is None else clean(str(agent))
+    return {key: short(str(one.get(key) or ""), 10 * MOST_SHORT) for key in ("kind", "sentence", "advice")} | {
+        "agent": None if agent is None else short(str(agent))
     }
 
 
@@ -147,19 +175,20 @@ def _run(path: Path) -> Line:
     log = path / "metrics.jsonl"
     with_steps = [line for line in last_records(log, WINDOW) if isinstance(line.get("step"), int)]
     run = run_files(path, tuple(with_steps))
+    agents = run.agents[:MOST_AGENTS]
     # As in reports and summary.json.
     last = with_steps[-window(run.steps_done) :]
     return {
-        "title": clean(run.name),
-        "method": clean(run.supervision_label),
-        "agents": [clean(name) for name in run.agents],
-        "models": {clean(name): clean(str(model)) for name, model in run.models.items()},
+        "title": short(run.name),
+        "method": short(run.supervision_label),
+        "agents": [short(name) for name in agents],
+        "models": {short(name): short(str(run.models[name])) for name in agents if name in run.models},
         "step": run.steps_done,
         "steps": run.steps_planned,
         "state": state(run),
         "window": len(last),
         "agreement": _mean(dig(line, "cohort", "agreement") for line in last),
-        "reward": _mean(dig(line, "agents", name, "reward_mean") for line in last for name in run.agents),
+        "reward": _mean(dig(line, "agents", name, "reward_mean") for line in last for name in agents),
         "accuracy": _accuracy(path),
         "diagnosis": findings(run),
     }
@@ -169,7 +198,7 @@ def _accuracy(path: Path) -> float | None:
     """Mean accuracy over sets and agents at the last evaluation."""
     lines = last_records(path / "validation.jsonl", 16)
     last = [line for line in lines if line.get("step") == lines[-1].get("step")]
-    return _mean(dig(agent, "accuracy") for line in last for agent in mapping(line.get("agents")).values())
+    return _mean(dig(agent, "accuracy") for line in last for _, agent in agents_of(line))
 
 
 def _first(log: Path, count: int) -> Iterator[dict[str, Any]]:

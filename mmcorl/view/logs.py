@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import json
+import math
 import os
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextvars import ContextVar
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from mmcorl.run.reader import mapping
+
 MOST_BINS = 600
-MOST_LINE = 1 << 26
+MOST_LINE = 1 << 23
 """Bytes of a line from which on it is damaged."""
+MOST_BACK = 1 << 27
+"""Last bytes of a log in which lines are looked for."""
+END: ContextVar[float] = ContextVar("END", default=math.inf)
+"""Until when the present question may read, by time.monotonic: with the rest of a long log the next one goes on."""
+MOST_AGENTS = 32
+"""Agents of a line that are looked at."""
 BLOCK = 1 << 20
 """Bytes that are read at once from the end of a log."""
 MARK = 256
@@ -39,9 +51,12 @@ class Tail:
         self._mark = b""
         self._skipping = False
         """Inside a line that is too long."""
+        self.behind = False
+        """Whether there is more to read now."""
 
     def read(self) -> None:
-        """Read what is new."""
+        """Read what is new, until END."""
+        end, self.behind = END.get(), False
         try:
             # To open a pipe would wait for who writes to it.
             file = self.path.open("rb") if self.path.is_file() else None
@@ -69,6 +84,9 @@ class Tail:
                     self._line(line)
                 self.offset += len(line)
                 self._mark = (self._mark + line[-MARK:])[-MARK:]
+                if time.monotonic() > end:
+                    self.behind = True
+                    break
 
     def _is_the_same(self, file: Any) -> bool:
         if os.fstat(file.fileno()).st_size < self.offset:
@@ -89,9 +107,10 @@ class Tail:
 
 
 def start_of_last(file: BinaryIO, count: int) -> int:
-    """Return where the `count` last lines of a file begin, one that is being written included."""
+    """Return where the `count` last lines of a file begin, one that is being written included, as far as MOST_BACK."""
     end = file.seek(0, os.SEEK_END)
-    while end > 0:
+    least = max(0, end - MOST_BACK)
+    while end > least:
         start = max(0, end - BLOCK)
         file.seek(start)
         block = file.read(end - start)
@@ -101,7 +120,40 @@ def start_of_last(file: BinaryIO, count: int) -> int:
                 block = block[block.index(b"\n") + 1 :]
             return end - len(block)
         count, end = count - ends, start
-    return 0
+    return end
+
+
+def lines_about(path: Path, needle: bytes, most_lines: int, most_bytes: int) -> list[bytes]:
+    """Return the last lines with some text in them, of the last MOST_BACK bytes of a log, the last of them last."""
+    found: list[bytes] = []
+    try:
+        # To open a pipe would wait for who writes to it.
+        with path.open("rb") if path.is_file() else open(os.devnull, "rb") as file:
+            end, rest = file.seek(0, os.SEEK_END), b""
+            least = max(0, end - MOST_BACK)
+            while end > least:
+                start = max(least, end - MOST_LINE)
+                file.seek(start)
+                block = file.read(end - start) + rest
+                whole = 0 if start == 0 else block.find(b"\n") + 1 or len(block)
+                last = len(block)
+                while (hit := block.rfind(needle, whole, last)) >= 0:
+                    last = max(whole, block.rfind(b"\n", whole, hit) + 1)
+                    line = block[last : block.find(b"\n", hit) + 1 or None]
+                    most_bytes -= len(line)
+                    if most_bytes < 0 or len(found) == most_lines:
+                        return found[::-1]
+                    found.append(line)
+                end, rest = start, block[:whole] if whole <= MOST_LINE else b""
+    except OSError:
+        return []
+    return found[::-1]
+
+
+def agents_of(record: Record) -> list[tuple[str, Record]]:
+    """Return the agents of a line by name."""
+    agents: Iterable[tuple[object, object]] = mapping(record.get("agents")).items()
+    return [(str(name), mapping(agent)) for name, agent in islice(agents, MOST_AGENTS)]
 
 
 def parsed(line: bytes) -> dict[str, Any] | None:

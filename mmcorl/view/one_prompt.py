@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections import deque
 from dataclasses import asdict
+from itertools import accumulate
 from typing import Any
 
 from mmcorl.report.page import clean
 from mmcorl.report.places import in_words, shapes
 from mmcorl.run.reader import Record, number
-from mmcorl.view.logs import parsed
-from mmcorl.view.prompts import Prompts, agents_of, choices_of, list_of, short_of, text_of
+from mmcorl.view.logs import MOST_LINE, agents_of, lines_about, parsed
+from mmcorl.view.prompts import Prompts, choices_of, list_of, text_of
+from mmcorl.view.texts import cut, short, short_of
 
-MOST_TEXT = 20_000
-"""Characters of a text that are sent."""
 MOST_LINES = 500
-"""Lines of one log about one prompt that are shown."""
+"""Lines of one log about one prompt that are shown, of MOST_LINE bytes together."""
+MOST_PARTS = 100
+"""Samples, turns, options or pictures of one line."""
+MOST_PLACES = 1 << 17
+"""Characters of answers that are read as places."""
 MOST_BARS = 12
 
 
@@ -32,32 +35,33 @@ class OnePrompt:
     def content(self, step: int | None = None) -> dict[str, Any]:
         """Return votes at every step, and the texts of the probes at one (the last there is up to `step`)."""
         asked, probed = self.asked, self.prompts.probed.get(self.uid, {})
-        steps = sorted(probed)[-MOST_LINES:]
+        sizes = accumulate(length for _, (_, length) in sorted(probed.items(), reverse=True)[:MOST_LINES])
+        steps = sorted(probed)[-sum(size <= MOST_LINE for size in sizes) :] if probed else []
         at = max((one for one in steps if step is not None and one <= step), default=steps[-1] if steps else None)
         probes = {one: self._line("probes.jsonl", *probed[one]) for one in steps}
         votes, evaluated = self._about("votes.jsonl"), self._about("responses.jsonl")
         named = [asked, *votes, *evaluated]
         self.gold = next((text_of(one["gold"]) for one in reversed(named) if one.get("gold") is not None), None)
         shown = probes[at] if at is not None else {}
-        pictures = [self.prompts.found.address(str(name)) for name in list_of(asked.get("images"))]
+        pictures = [self.prompts.found.address(str(name)) for name in list_of(asked.get("images"))[:MOST_PARTS]]
         return {
             "uid": clean(self.uid),
-            "row": clean(str(next((one[key] for one in named for key in ("row", "id") if key in one), self.uid))),
+            "row": short(str(next((one[key] for one in named for key in ("row", "id") if key in one), self.uid))),
             "gold": short_of(self.gold),
             "said": self._said(),
-            "choices": [clean(one)[:MOST_TEXT] for one in choices_of(asked) or ()],
-            "tag": None if asked.get("tag") is None else clean(str(asked["tag"])),
+            "choices": [cut(one)["text"] for one in (choices_of(asked) or ())[:MOST_PARTS]],
+            "tag": short_of(text_of(asked.get("tag"))),
             "pictures": [one for one in pictures if one is not None],
             "places": self._places(shown or (votes[-1] if votes else {})),
             "steps": steps,
             "at": at,
             "probes": [self._votes(line) for line in probes.values()],
-            "samples": {clean(name): self._samples(agent) for name, agent in agents_of(shown)},
+            "samples": {short(name): self._samples(agent) for name, agent in agents_of(shown)},
             "training": [self._votes(line) for line in votes],
             "gallery": [
                 {
                     "step": line.get("step"),
-                    "agents": {clean(name): cut(agent.get("sample")) for name, agent in agents_of(line)},
+                    "agents": {short(name): cut(agent.get("sample")) for name, agent in agents_of(line)},
                 }
                 for line in self._about("gallery.jsonl")
             ],
@@ -66,13 +70,13 @@ class OnePrompt:
 
     def _samples(self, agent: Record) -> list[dict[str, Any]]:
         """Return the completions of an agent at one step of the probes."""
-        columns = [list_of(agent.get(key)) for key in ("samples", "answers", "finish")]
+        columns = [list_of(agent.get(key))[:MOST_PARTS] for key in ("samples", "answers", "finish")]
         return [
             {
                 "text": cut(text),
                 "answer": short_of(text_of(answer)),
                 "right": self._right(text_of(answer)),
-                "finish": clean(str(finish)),
+                "finish": short(str(finish)),
             }
             for text, answer, finish in zip(*columns, strict=False)
         ]
@@ -82,12 +86,12 @@ class OnePrompt:
         answer = text_of(line.get("answer"))
         return {
             "step": line.get("step"),
-            "set": clean(str(line.get("set"))),
-            "agent": clean(str(line.get("agent"))),
+            "set": short(str(line.get("set"))),
+            "agent": short(str(line.get("agent"))),
             "answer": short_of(answer),
             "right": line["right"] if isinstance(line.get("right"), bool) else self._right(answer),
             "text": cut(line.get("response")),
-            "finish": clean(str(line.get("finish_reason"))),
+            "finish": short(str(line.get("finish_reason"))),
         }
 
     def _right(self, answer: str | None) -> bool | None:
@@ -101,7 +105,7 @@ class OnePrompt:
         for name, agent in agents_of(line):
             votes = [vote for vote in list_of(agent.get("votes")) if isinstance(vote, list) and len(vote) == 2]
             answers, label = list_of(agent.get("ballots")) or list_of(agent.get("answers")), text_of(agent.get("label"))
-            agents[clean(name)] = {
+            agents[short(name)] = {
                 "votes": [
                     {
                         "answer": short_of(str(answer)),
@@ -124,7 +128,7 @@ class OnePrompt:
         """Return who says what: system message, earlier turns, question."""
         asked = self.asked
         said = [("System", asked["system"])] if asked.get("system") else []
-        for turn in list_of(asked.get("turns")):
+        for turn in list_of(asked.get("turns"))[:MOST_PARTS]:
             said += zip(("User", "Assistant"), list_of(turn), strict=False)
         if asked.get("text") is not None:
             said.append(("User", asked["text"]))
@@ -136,6 +140,9 @@ class OnePrompt:
         if run.relation is None or run.relation.form is None:
             return None
         agents = dict(agents_of(line))
+        given = [agent.get(key) for agent in agents.values() for key in ("votes", "answers", "label")]
+        if sum(len(str(one)) for one in given) > MOST_PLACES:
+            return None
         drawn = shapes(self.gold, agents, {name: place for place, name in enumerate(run.agents)})
         return {
             "shapes": [asdict(one) | {"title": clean(one.title)} for one in drawn],
@@ -152,18 +159,5 @@ class OnePrompt:
 
     def _about(self, name: str) -> list[Record]:
         """Return the last lines of a log that are about the prompt: without an index, which may outgrow memory."""
-        needle, log = json.dumps(self.uid).encode(), self.prompts.found.path / name
-        if not log.is_file():  # to open a pipe would wait for who writes to it
-            return []
-        try:
-            with log.open("rb") as file:
-                lines = deque((line for line in file if needle in line), maxlen=MOST_LINES)
-        except OSError:
-            return []
-        return [line for one in lines if (line := parsed(one)) is not None and str(line.get("uid")) == self.uid]
-
-
-def cut(text: Any) -> dict[str, Any]:
-    """Return a text of at most MOST_TEXT characters and the number that is left out."""
-    shown = clean("" if text is None else str(text))
-    return {"text": shown[:MOST_TEXT], "left_out": max(0, len(shown) - MOST_TEXT)}
+        found = lines_about(self.prompts.found.path / name, json.dumps(self.uid).encode(), MOST_LINES, MOST_LINE)
+        return [line for one in found if (line := parsed(one)) is not None and str(line.get("uid")) == self.uid]

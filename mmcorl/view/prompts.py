@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -13,15 +12,20 @@ from mmcorl.answers.relation import Relation
 from mmcorl.answers.relations import open_relation
 from mmcorl.answers.texts import amount, same_words
 from mmcorl.errors import RunError, UserError
-from mmcorl.report.page import clean
-from mmcorl.run.reader import Record, RunFiles, dig, mapping, number
+from mmcorl.run.reader import Record, RunFiles, dig, number
 from mmcorl.view.folders import Found
-from mmcorl.view.logs import Tail
+from mmcorl.view.logs import MOST_AGENTS, Tail, agents_of
+from mmcorl.view.texts import MOST_SHORT, short, short_of
 
 MOST_ROWS = 20_000
-"""Latest lines of votes.jsonl that are listed."""
+"""Prompts of one source that are listed."""
+MOST_KEPT = 1 << 25
+"""Characters of them."""
+MOST_STEPS = 1 << 17
+"""Lines of probes.jsonl whose places are known."""
+MOST_COMPARED = 2000
+"""Characters of answers up to which they are compared by the run's relation."""
 PAGE = 200
-MOST_ANSWER = 300
 SOURCES = ("probes", "validation", "training")
 FILTERS = ("tie", "split", "wrong", "unparsed")
 
@@ -45,17 +49,62 @@ class Row:
     right: dict[str, bool] = field(default_factory=dict)
     """By agent, where the run recorded it: of evaluations."""
 
+    @property
+    def size(self) -> int:
+        """Characters of its texts."""
+        texts = (self.uid, self.row, self.set, self.gold, *self.votes.values(), *self.labels.values())
+        return sum(len(text) for text in (*texts, *(self.choices or ())) if text is not None)
+
+
+class Rows:
+    """The rows of one source: the latest, or else the first, that MOST_ROWS and MOST_KEPT have room for."""
+
+    def __init__(self, latest: bool = False):
+        self.latest, self._rows, self._size = latest, dict[Hashable, tuple[Row, int]](), 0
+        self.left_out = False
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __iter__(self) -> Iterator[Row]:
+        return (row for row, _ in (reversed(self._rows.values()) if self.latest else self._rows.values()))
+
+    def get(self, key: Hashable) -> Row | None:
+        return self._rows.get(key, (None, 0))[0]
+
+    def put(self, key: Hashable, row: Row) -> bool:
+        """Take a row, in place of the one with its key, or which has grown; False where there is no room for it."""
+        size, before = row.size, self._rows.get(key, (row, 0))[1]
+        while self.latest and self._rows and self._is_full(size):
+            self._size -= self._rows.pop(next(iter(self._rows)))[1]
+            self.left_out = True
+        if self._is_full(size - before, key in self._rows):
+            self.left_out = True
+            return False
+        self._rows[key] = row, size
+        self._size += size - before
+        return True
+
+    def clear(self) -> None:
+        self._rows.clear()
+        self._size, self.left_out = 0, False
+
+    def _is_full(self, more: int, known: bool = False) -> bool:
+        return self._size + more > MOST_KEPT or (len(self._rows) >= MOST_ROWS and not known)
+
 
 class Prompts:
     """Reads the logs of one run as they grow. Not for several threads at once."""
 
     def __init__(self, found: Found, run: RunFiles):
         self.found, self.run = found, run
-        self.rows: dict[str, Any] = {"probes": {}, "validation": {}, "training": deque(maxlen=MOST_ROWS)}
+        self.rows = {name: Rows(latest=name == "training") for name in SOURCES}
         self.known: dict[str, Record] = {}
         """By uid, a line of the gallery or of the probes, which have the text."""
         self.probed: dict[str, dict[int, tuple[int, int]]] = {}
         """By uid and step, place and length of a line of probes.jsonl."""
+        self._known = self._steps = 0
+        """Bytes of the lines of `known`, and lines of `probed`."""
         path = found.path
         self._logs = (
             Tail(path / "gallery.jsonl", self._gallery, lambda: None),
@@ -69,19 +118,28 @@ class Prompts:
         for log in self._logs:
             log.read()
 
+    @property
+    def behind(self) -> bool:
+        """Whether more is on disk than was read."""
+        return any(log.behind for log in self._logs)
+
     # -- the logs -------------------------------------------------------------------------------------------------
 
-    def _gallery(self, record: Record, *_: int) -> None:
-        self.known.setdefault(str(record.get("uid")), {key: record[key] for key in ASKED if key in record})
+    def _gallery(self, record: Record, _: int, length: int) -> None:
+        uid = str(record.get("uid"))
+        if uid not in self.known and len(self.known) < MOST_ROWS and self._known + length <= MOST_KEPT:
+            self.known[uid] = {key: record[key] for key in ASKED if key in record}
+            self._known += length
 
     def _probe(self, record: Record, offset: int, length: int) -> None:
         row = _row(record)
         if row is None:
             return
-        self._gallery(record)
+        self._gallery(record, offset, length)
         row.gold, row.choices = text_of(record.get("gold")), choices_of(record)
-        self.rows["probes"][row.uid] = row
-        self.probed.setdefault(row.uid, {})[row.step] = offset, length
+        if self._steps < MOST_STEPS and self.rows["probes"].put(row.uid, row):
+            self.probed.setdefault(row.uid, {})[row.step] = offset, length
+            self._steps += 1
 
     def _response(self, record: Record, *_: int) -> None:
         step, agent = record.get("step"), record.get("agent")
@@ -90,20 +148,25 @@ class Prompts:
         rows, key = self.rows["validation"], (str(record.get("set")), str(record.get("uid")))
         row = rows.get(key)
         if row is None or row.step != step:
-            row = rows[key] = Row(key[1], str(record.get("id")), step, key[0], {}, gold=text_of(record.get("gold")))
-        row.votes[str(agent)] = answer = text_of(record.get("answer"))
+            row = Row(key[1], str(record.get("id")), step, key[0], {}, gold=text_of(record.get("gold")))
+        answer = text_of(record.get("answer"))
+        grown = replace(row, votes={**row.votes, str(agent): answer})
+        if len(key[1]) > MOST_SHORT or len(grown.votes) > MOST_AGENTS or not rows.put(key, grown):
+            return
+        row = grown
         row.counts[str(agent)] = int(answer is not None), int(answer is None), 1
         if isinstance(record.get("right"), bool):
             row.right[str(agent)] = record["right"]
 
-    def _vote(self, record: Record, *_: int) -> None:
+    def _vote(self, record: Record, offset: int, _: int) -> None:
         row = _row(record)
         if row is not None:
-            self.rows["training"].append(row)
+            self.rows["training"].put(offset, row)
 
     def _forget_probes(self) -> None:
         self.rows["probes"].clear()
         self.probed.clear()
+        self._steps = 0
 
     # -- the list -------------------------------------------------------------------------------------------------
 
@@ -113,11 +176,10 @@ class Prompts:
         `flag` is one of `FILTERS`, of any agent or of `agent`; `search` looks in ids, texts and answers.
         """
         kept = self.rows[source]
-        rows: Iterable[Row] = reversed(kept) if source == "training" else kept.values()
         needle = search.strip().casefold()
         fitting = [
             row
-            for row in rows
+            for row in kept
             if (not flag or flag in self.flags(row, agent))
             and (not agent or agent in row.votes)
             and (not needle or needle in self._searched(row))
@@ -126,8 +188,9 @@ class Prompts:
             "total": len(kept),
             "fitting": len(fitting),
             "offset": offset,
-            "left_out": source == "training" and len(kept) == MOST_ROWS,
-            "agents": [clean(name) for name in self.run.agents],
+            "left_out": kept.left_out and ("the latest" if kept.latest else "the first"),
+            "behind": self.behind,
+            "agents": [short(name) for name in self.run.agents[:MOST_AGENTS]],
             "sources": {name: len(self.rows[name]) for name in SOURCES},
             "rows": [self._shown(row) for row in fitting[offset : offset + PAGE]],
         }
@@ -173,14 +236,14 @@ class Prompts:
         known = self.known.get(row.uid, {})
         return {
             "uid": row.uid,
-            "row": clean(row.row),
+            "row": short(row.row),
             "step": row.step,
-            "set": clean(row.set),
-            "text": clean(str(known.get("text") or ""))[:MOST_ANSWER],
+            "set": short(row.set),
+            "text": short(str(known.get("text") or "")),
             "gold": short_of(self.gold(row)),
             "flags": sorted(self.flags(row)),
             "agents": {
-                clean(name): {
+                short(name): {
                     "vote": short_of(vote),
                     "label": short_of(row.labels.get(name)),
                     "tie": name in row.ties,
@@ -211,7 +274,11 @@ def comparison(run: RunFiles) -> Any:
 
     def same(a: str, b: str, choices: tuple[str, ...] | None) -> bool:
         a, b = _spelled_out(a, choices), _spelled_out(b, choices)
-        if a.strip() == b.strip() or same_words(a, b):
+        if a.strip() == b.strip():
+            return True
+        if max(len(a), len(b)) > MOST_COMPARED:
+            return False
+        if same_words(a, b):
             return True
         if relation is not None:
             return _related(relation, a, b)
@@ -237,7 +304,7 @@ def _spelled_out(answer: str, choices: tuple[str, ...] | None) -> str:
 
 def _row(record: Record) -> Row | None:
     """Return a line of votes or probes for the list; None for one that is damaged."""
-    if not isinstance(step := record.get("step"), int) or record.get("uid") is None:
+    if not isinstance(step := record.get("step"), int) or not 0 < len(str(record.get("uid") or "")) <= MOST_SHORT:
         return None
     row = Row(str(record["uid"]), str(record.get("row")), step, str(record.get("set") or "training"), {})
     ties = set()
@@ -254,10 +321,6 @@ def _row(record: Record) -> Row | None:
     return row
 
 
-def agents_of(record: Record) -> list[tuple[str, Mapping[str, Any]]]:
-    return [(str(name), mapping(agent)) for name, agent in mapping(record.get("agents")).items()]
-
-
 def list_of(value: Any) -> Sequence[Any]:
     return value if isinstance(value, list) else ()
 
@@ -268,10 +331,3 @@ def choices_of(record: Record) -> tuple[str, ...] | None:
 
 def text_of(value: Any) -> str | None:
     return None if value is None else str(value)
-
-
-def short_of(text: str | None) -> str | None:
-    if text is None:
-        return None
-    shown = clean(str(text))
-    return shown if len(shown) <= MOST_ANSWER else f"{shown[:MOST_ANSWER]}…"

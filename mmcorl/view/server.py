@@ -1,15 +1,22 @@
 """The server: pages, what they ask for as JSON, and files of the folders. For one person, on this machine alone.
 
-No other site can read it: the name that a request asks for has to be this machine's own, which an address that was
-pointed here by another site's name server is not, and JSON is refused to requests that another site made. Pages run
-their own script alone; pages in the folders that are shown, which anybody may have made, run as a site of their own.
+The address that is printed has a token, which becomes a cookie: without it nobody on the machine is answered. No other
+site can read it: the name that a request asks for has to be this machine's own, which an address that was pointed here
+by another site's name server is not, and JSON and files are refused to requests that another site made. Pages run their
+own script alone; pages in the folders that are shown, which anybody may have made, run as a site of their own, and a
+key in their address opens their folder alone.
 """
 
 from __future__ import annotations
 
 import hashlib
+import hmac
 import json
+import os
+import re
+import secrets
 import threading
+import time
 from collections import OrderedDict
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -23,14 +30,16 @@ from mmcorl.report.page import clean
 from mmcorl.run.diagnosis import WINDOW
 from mmcorl.run.reader import RunFiles
 from mmcorl.view.curves import Curves, differing
-from mmcorl.view.folders import Found, Shelf
-from mmcorl.view.glance import glance, run_files, signature, state
-from mmcorl.view.logs import last_records
+from mmcorl.view.folders import KEY, Found, Shelf
+from mmcorl.view.glance import glance, place_of, run_files, signature, state
+from mmcorl.view.logs import END, last_records
 from mmcorl.view.one_prompt import OnePrompt
 from mmcorl.view.prompts import FILTERS, SOURCES, Prompts
 
 HOST = "127.0.0.1"
-OWN_NAMES = ("127.0.0.1", "localhost", "[::1]", "::1")
+OWN_NAMES = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:[0-9]{1,5})?", re.IGNORECASE)
+SECONDS = 0.7
+"""For which one request reads."""
 MOST_OPEN = 16
 """Runs whose logs are kept read."""
 MOST_COMPARED = 8
@@ -47,6 +56,10 @@ TYPES = {"page.html": "text/html; charset=utf-8", "view.js": "text/javascript; c
 
 class NotFoundError(Exception):
     """What was asked for is not there; the message says what."""
+
+
+class ForbiddenError(Exception):
+    """Who asks gets no answer; the message says why."""
 
 
 class OpenRun:
@@ -67,6 +80,7 @@ class OpenRun:
             **glance(self.found),
             "curves": curves,
             "damaged": self.curves.damaged,
+            "behind": self.curves.behind,
             "config": clean(run.config_text or ""),
             "notes": [clean(str(note)) for note in run.config.get("notes") or ()],
         }
@@ -111,7 +125,8 @@ class Library:
         """Return what /api/`what` gives; NotFoundError for anything that is not there."""
         match what:
             case "folders":
-                return {"roots": [clean(str(root)) for root in self.shelf.roots], "folders": self._folders()}
+                roots = [clean(str(root)) for root in self.shelf.roots]
+                return {"folders": self._folders(), "roots": roots, "partly": self.shelf.partly}
             case "run":
                 return self.run(asked.get("run", "")).drawn()
             case "compare":
@@ -136,11 +151,13 @@ class Library:
             return self._open[key]
 
     def _folders(self) -> list[dict[str, Any]]:
-        lines = {}
+        lines: dict[str, tuple[Any, dict[str, Any]]] = {}
         for found in self.shelf.found():
             now, (before, line) = signature(found.path), self._glances.get(found.id, (None, {}))
-            lines[found.id] = (now, line if now == before else glance(found))
-        self._glances = lines
+            if now != before and time.monotonic() < END.get():
+                before, line = now, glance(found)
+            lines[found.id] = before, line or place_of(found)
+        self._glances = {key: (before, line) for key, (before, line) in lines.items() if before is not None}
         return sorted((line for _, line in lines.values()), key=lambda line: -line["changed"])
 
     def _compared(self, keys: list[str]) -> dict[str, Any]:
@@ -161,15 +178,20 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer one request; whatever goes wrong with it is told and ends no more than it."""
+        END.set(time.monotonic() + SECONDS)
         try:
             self._answer()
         except NotFoundError as error:
             self._send({"error": str(error)}, HTTPStatus.NOT_FOUND)
-        except (UserError, OSError, ValueError, TypeError, LookupError) as error:
-            if isinstance(error, ConnectionError | TimeoutError):
-                self.close_connection = True
-                return
-            self._send({"error": clean(str(error) or type(error).__name__)}, HTTPStatus.INTERNAL_SERVER_ERROR)
+        except ForbiddenError as error:
+            self._send({"error": str(error)}, HTTPStatus.FORBIDDEN)
+        except UserError as error:
+            self._send({"error": clean(str(error))}, HTTPStatus.INTERNAL_SERVER_ERROR)
+        except (ConnectionError, TimeoutError):
+            self.close_connection = True
+        except Exception as error:  # whatever stands in the files of a folder
+            told = f"what is asked for cannot be read: its files are not those of a run ({type(error).__name__})"
+            self._send({"error": told}, HTTPStatus.INTERNAL_SERVER_ERROR)
 
     def do_HEAD(self) -> None:
         self.do_GET()
@@ -177,42 +199,91 @@ class Handler(BaseHTTPRequestHandler):
     def log_message(self, *_: Any) -> None:
         """Say nothing: the terminal is the user's."""
 
+    def send_error(self, code: int, *_: Any) -> None:
+        """Answer what is no such request."""
+        self.close_connection = True
+        told = "only GET and HEAD are answered" if code == HTTPStatus.NOT_IMPLEMENTED else "this is no request"
+        self._send({"error": told}, HTTPStatus(code))
+
     def _answer(self) -> None:
-        host = self.headers.get("Host", "")
-        name = host if host.endswith("]") else host.rpartition(":")[0] or host
-        if name.lower() not in OWN_NAMES:
-            self._send({"error": "this server answers to 127.0.0.1 and localhost alone"}, HTTPStatus.FORBIDDEN)
+        hosts = self.headers.get_all("Host", [])
+        if len(hosts) != 1 or not OWN_NAMES.fullmatch(hosts[0]):
+            raise ForbiddenError("this server answers to 127.0.0.1 and localhost alone")
+        try:
+            address = urlsplit(self.path)
+        except ValueError as error:
+            raise NotFoundError("no such page") from error
+        asked = parse_qs(address.query, keep_blank_values=True)
+        first, here = {key: values[0] for key, values in asked.items()}, self._from_here()
+        if address.path.startswith(f"/files/{KEY}"):
+            key, _, name = address.path.removeprefix(f"/files/{KEY}").partition("/")
+            # A link from one page of a folder to the next is followed.
+            self._send_file(name, key, here or self.headers.get("Sec-Fetch-Mode") == "navigate")
             return
-        address = urlsplit(self.path)
+        self._require_token(first.get("token"))
         if address.path.startswith("/files/"):
-            self._send_file(address.path.removeprefix("/files/"))
+            self._send_file(address.path.removeprefix("/files/"), None, here)
         elif address.path.startswith("/api/"):
-            if self.headers.get("Sec-Fetch-Site", "same-origin") not in ("same-origin", "none"):
-                self._send({"error": "not for other sites"}, HTTPStatus.FORBIDDEN)
-                return
-            asked = parse_qs(address.query, keep_blank_values=True)
-            first = {key: values[0] for key, values in asked.items()}
+            if not here:
+                raise ForbiddenError("not for other sites")
             what = address.path.removeprefix("/api/")
             self._send(self.server.library.answer(what, first, asked.get("run", [])))
+        elif address.path == "/" and "token" in first and self.server.token:
+            # A link of another site, such as a terminal in a browser, brings the cookie from a page of ours alone.
+            goes = ("Location", "/") if here else ("Refresh", "0; url=/")
+            cookie = ("Set-Cookie", f"{self.server.cookie}; HttpOnly; SameSite=Strict; Path=/")
+            self._write(b"", "text/plain", PAGE_POLICY, HTTPStatus.SEE_OTHER if here else HTTPStatus.OK, goes, cookie)
         else:
             page = {"/": "page.html"}.get(address.path, address.path.removeprefix("/"))
             if page not in TYPES:
                 raise NotFoundError("no such page")
             self._write(self.server.pages[page], TYPES[page], PAGE_POLICY)
 
+    def _from_here(self) -> bool:
+        """Whether a page of this server asks, or the user."""
+        return self.headers.get("Sec-Fetch-Site", "same-origin") in ("same-origin", "none")
+
+    def _require_token(self, given: str | None) -> None:
+        if not self.server.token:
+            return
+        due, name = self.server.cookie.encode(), self.server.cookie.partition("=")[0]
+        brought = [*self.headers.get("Cookie", "").split(";"), f"{name}={given}"]
+        if not any(hmac.compare_digest(one.strip().encode(errors="replace"), due) for one in brought):
+            raise ForbiddenError("open the whole address that mmcorl view printed, with its token")
+
     def _send(self, value: Any, status: HTTPStatus = HTTPStatus.OK) -> None:
         self._write(json.dumps(value).encode(), "application/json", "default-src 'none'", status)
 
-    def _send_file(self, address: str) -> None:
-        file = self.server.library.shelf.file(address)
+    def _send_file(self, address: str, key: str | None, here: bool) -> None:
+        shelf = self.server.library.shelf
+        file = shelf.file(address)
+        if key is not None and not (file and shelf.opens(key, file[0])):
+            raise ForbiddenError("this page leads out of its folder, or is of an earlier mmcorl view: go to the list")
+        if not here:
+            raise ForbiddenError("not for other sites")
         if file is None:
             raise NotFoundError("no such file")
         path, kind = file
-        self._write(path.read_bytes(), kind, FILE_POLICY)
+        with path.open("rb") as content:
+            state = os.fstat(content.fileno())
+            tag = f'"{state.st_ino:x}-{state.st_size:x}-{state.st_mtime_ns:x}"'
+            if self._head(tag, kind, FILE_POLICY, state.st_size) and state.st_size:
+                self.close_connection = True  # unless all of what was announced is sent
+                self.close_connection = self.connection.sendfile(content, 0, state.st_size) < state.st_size
 
-    def _write(self, content: bytes, kind: str, policy: str, status: HTTPStatus = HTTPStatus.OK) -> None:
+    def _write(
+        self, content: bytes, kind: str, policy: str, status: HTTPStatus = HTTPStatus.OK, *more: tuple[str, str]
+    ) -> None:
         tag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
-        known = status is HTTPStatus.OK and self.headers.get("If-None-Match") == tag
+        if self._head(tag, kind, policy, len(content), status, *more):
+            self.wfile.write(content)
+
+    def _head(
+        self, tag: str, kind: str, policy: str, size: int, status: HTTPStatus = HTTPStatus.OK, *more: tuple[str, str]
+    ) -> bool:
+        """Send everything but the content; return whether that follows."""
+        asked = getattr(self, "headers", None) or {}
+        known = status is HTTPStatus.OK and asked.get("If-None-Match") == tag
         self.send_response(HTTPStatus.NOT_MODIFIED if known else status)
         for name, value in (
             ("ETag", tag),
@@ -221,28 +292,29 @@ class Handler(BaseHTTPRequestHandler):
             ("X-Content-Type-Options", "nosniff"),
             ("Referrer-Policy", "no-referrer"),
             ("Cross-Origin-Resource-Policy", "same-origin"),
+            *more,
         ):
             self.send_header(name, value)
         if not known:
             self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(len(content)))
+            self.send_header("Content-Length", str(size))
         self.end_headers()
-        if not known and self.command != "HEAD":
-            self.wfile.write(content)
+        return not known and self.command != "HEAD"
 
 
 class Server(ThreadingHTTPServer):
-    """Listens on 127.0.0.1. UserError where a port that was asked for is taken; `port` 0 takes any free one."""
+    """Listens on 127.0.0.1; `port` 0 takes any free one. Without `guarded` everybody on the machine is answered."""
 
     daemon_threads = True
 
-    def __init__(self, roots: list[Path], port: int):
+    def __init__(self, roots: list[Path], port: int, guarded: bool = True):
         self.library = Library(Shelf(roots))
         here, theme = files("mmcorl.view") / "static", files("mmcorl.report") / "templates" / "theme.css"
         self.pages = {name: (here / name).read_bytes() for name in TYPES}
         self.pages["view.css"] = theme.read_bytes() + self.pages["view.css"]
+        self.token = secrets.token_urlsafe(24) if guarded else ""
         super().__init__((HOST, port), Handler)
-
-    @property
-    def address(self) -> str:
-        return f"http://{HOST}:{self.server_address[1]}/"
+        self.cookie = f"mmcorl_view_{self.server_address[1]}={self.token}"
+        """Cookies are of a machine, not of a port."""
+        self.origin = f"http://{HOST}:{self.server_address[1]}/"
+        self.address = f"{self.origin}?token={self.token}" if guarded else self.origin

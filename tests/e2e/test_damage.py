@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from mmcorl.run import checkpoints
 from paths import ROOT
-from runs import ForkServer, assert_same_run, command, records
+from runs import ForkServer, assert_same_run, command, contents, records
 
 NEWEST, BEFORE = "step_000004", "step_000003"
 STOP = "at_call('mmcorl.data.training_prompts:TrainingPrompts.batch', 5, {})"
@@ -51,7 +52,7 @@ def change(file: Path, old: str, new: str) -> None:
 
 def in_step_4(run: Path) -> None:
     """Another digit in a log: valid JSON, of the same length."""
-    size = json.loads((run / "checkpoints" / NEWEST / "COMMIT").read_text())["logs"]["metrics.jsonl"]
+    size = checkpoints.read(run / "checkpoints" / NEWEST).record.logs["metrics.jsonl"]
     log = run / "metrics.jsonl"
     place = log.read_bytes()[:size].rindex(b'"reward_mean": 0.') + len('"reward_mean": 0.')
     flip(log, place)
@@ -64,7 +65,7 @@ NEWEST_IS_DAMAGED: dict[str, tuple[Damage, str]] = {
     ),
     "the step": (
         lambda run: change(run / "checkpoints" / NEWEST / "COMMIT", '"step": 4', '"step": 1000000000'),
-        "COMMIT' is damaged (it says step 1000000000)",
+        "COMMIT' is damaged (it is not what was written)",
     ),
     "a digit of a log": (in_step_4, "metrics.jsonl' is damaged (it is not what it was at the checkpoint of step 4)"),
 }
@@ -102,12 +103,40 @@ def test_checkpoints_of_older_versions_have_no_hashes_and_are_gone_on_from(
 ) -> None:
     run = shutil.copytree(stopped, tmp_path / "run", symlinks=True)
     for record in run.glob("checkpoints/step_*/COMMIT"):
-        content = json.loads(record.read_text())
+        content = json.loads(record.read_bytes().rpartition(checkpoints.SEAL)[0])
         del content["sha256"], content["logs_sha256"]
         record.write_text(json.dumps(content))
     ended = server.run("train", config, "--run-dir", run)
     assert "resuming after step 4 of 6" in ended.output
     assert_same_run(run, reference)
+
+
+def test_a_log_that_only_shows_is_set_aside_and_the_run_goes_on(
+    stopped: Path, config: Path, reference: Path, server: ForkServer, tmp_path: Path
+) -> None:
+    run = shutil.copytree(stopped, tmp_path / "run", symlinks=True)
+    flip(run / "responses.jsonl", 10)
+    (run / "gallery.jsonl").unlink()
+    flip(run / "checkpoints" / BEFORE / "COMMIT", 20)
+    before = (run / "responses.jsonl").read_bytes()
+    at_once = "at_call('mmcorl.data.training_prompts:TrainingPrompts.batch', 1, kill)"
+    assert server.run("train", config, "--run-dir", run, sabotage=at_once).code == -signal.SIGKILL
+    ended = server.run("train", config, "--run-dir", run)
+    assert ended.code == 0, ended.output
+    assert "resuming after step 4 of 6" in ended.output
+    assert "gallery.jsonl' has 0 bytes, fewer than" in ended.output
+    assert f"{BEFORE}/COMMIT' is damaged (it is not what was written): left as it is" in ended.output
+    assert (run / "damaged_responses.jsonl").read_bytes() == before
+    assert not (run / "damaged_responses.jsonl.2").exists()
+    got, expected = contents(run), contents(reference)
+    assert {name for name in expected if got[name] != expected[name]} == {"responses.jsonl", "gallery.jsonl"}
+    assert {line["step"] for line in records(run, "responses.jsonl")} == {6}
+    assert (run / "checkpoints" / BEFORE / "COMMIT").is_file()
+    # A finished run stays one, and says it.
+    (run / "responses.jsonl").write_text("")
+    ended = server.run("train", config, "--run-dir", run)
+    assert "is already finished" in ended.output
+    assert "responses.jsonl' has 0 bytes, fewer than" in ended.output
 
 
 REFUSED: dict[str, tuple[Damage, str]] = {

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
+import re
 import signal
 import subprocess
 import threading
@@ -44,6 +46,7 @@ def server(runs: Path) -> Iterator[Server]:
 
 
 def get(server: Server, path: str, method: str = "GET", **headers: str) -> tuple[int, http.client.HTTPMessage, bytes]:
+    headers = {"Cookie": f"other=1; {server.cookie}", **headers}
     connection = http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=20)
     try:
         connection.request(method, path, headers={name.replace("_", "-"): value for name, value in headers.items()})
@@ -66,14 +69,81 @@ def test_it_listens_on_this_machine_alone_and_answers_to_its_own_names(server: S
     assert server.server_address[0] == "127.0.0.1"
     for host in ("127.0.0.1:1", "localhost", "localhost:9000", "[::1]:8365", "LOCALHOST:1"):
         assert get(server, "/api/folders", Host=host)[0] == 200, host
-    for host in ("evil.example", "evil.example:8365", "127.0.0.1.evil.example", "", "[::2]:1"):
+    foreign = ("127.0.0.1:1,evil.example", "localhost:", "127.0.0.1:x", "127.0.0.1 ", "a@localhost", "[::1]:1]")
+    for host in ("evil.example", "evil.example:8365", "127.0.0.1.evil.example", "", "[::2]:1", *foreign):
         for path in ("/", "/api/folders", "/files/runs/first/report.html"):
             assert get(server, path, Host=host)[0] == 403, host
     for site in ("cross-site", "same-site"):
-        assert get(server, "/api/folders", Sec_Fetch_Site=site)[0] == 403
+        for path in ("/api/folders", "/files/runs/first/report.html"):
+            assert get(server, path, Sec_Fetch_Site=site)[0] == 403
     assert get(server, "/api/folders", Sec_Fetch_Site="same-origin")[0] == 200
     for method in ("POST", "PUT", "DELETE", "OPTIONS"):
-        assert get(server, "/api/folders", method)[0] == 501
+        status, _, body = get(server, "/api/folders", method)
+        assert (status, json.loads(body)) == (501, {"error": "only GET and HEAD are answered"})
+
+
+def test_nobody_is_answered_without_the_token(server: Server, runs: Path) -> None:
+    wrong = server.token[:-1] + ("a" if server.token[-1] != "a" else "b")
+    name = server.cookie.partition("=")[0]
+    for path in ("/", "/view.js", "/api/folders", "/files/runs/first/report.html", "/no", "/?token="):
+        for cookie in ("", name, f"{name}=", f"{name}={wrong}", f"x{server.cookie}", f"other={server.token}", "\xe9"):
+            status, _, body = get(server, path, Cookie=cookie)
+            assert status == 403, (path, cookie)
+            assert json.loads(body) == {"error": "open the whole address that mmcorl view printed, with its token"}
+    for given in (wrong, "", server.token + "a", "%ff"):
+        assert get(server, f"/?token={given}", Cookie="")[0] == 403
+    assert server.address == f"{server.origin}?token={server.token}"
+    status, headers, _ = get(server, f"/?token={server.token}", Cookie="")
+    assert (status, headers["Location"], headers["Referrer-Policy"]) == (303, "/", "no-referrer")
+    assert headers["Set-Cookie"] == f"{server.cookie}; HttpOnly; SameSite=Strict; Path=/"
+    # From a page of another site the cookie would not come back with the redirect.
+    status, headers, _ = get(server, f"/?token={server.token}", Cookie="", Sec_Fetch_Site="cross-site")
+    assert (status, headers["Refresh"], "Set-Cookie" in headers) == (200, "0; url=/", True)
+    assert get(server, f"/api/folders?token={server.token}", Cookie="")[0] == 200
+    with Server([runs], 0, guarded=False) as open_to_all:
+        threading.Thread(target=open_to_all.serve_forever, daemon=True).start()
+        assert get(open_to_all, "/api/folders", Cookie="")[0] == 200
+        open_to_all.shutdown()
+
+
+def test_pages_of_a_folder_are_opened_by_its_key(server: Server, runs: Path) -> None:
+    line = {one["name"]: one for one in api(server, "folders")["folders"]}
+    page = line["first"]["page"]
+    navigates = {"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "navigate", "Cookie": ""}
+    assert get(server, page, Cookie="")[0] == get(server, page, **navigates)[0] == 200
+    assert get(server, page, **navigates | {"Sec_Fetch_Mode": "no-cors"})[0] == 403
+    (runs / "second <b>&%2e" / "report.html").write_text("")
+    for place in (
+        "/second%20%3Cb%3E%26%252e/report.html",
+        "/first/../second%20%3Cb%3E%26%252e/report.html",
+        "/no.html",
+    ):
+        assert get(server, page.replace("/first/report.html", place), Cookie="")[0] == 403, place
+    assert get(server, page.replace("=", "=0"), Cookie="")[0] == 403
+
+
+def test_files_of_any_size_are_sent_piece_by_piece(server: Server, runs: Path) -> None:
+    (runs / "first" / "empty.txt").touch()
+    assert get(server, "/files/runs/first/empty.txt")[2] == b""
+    with (runs / "first" / "big.json").open("wb") as file:
+        file.truncate(3 << 30)
+    before = memory()
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=20)
+    connection.request("GET", "/files/runs/first/big.json", headers={"Cookie": server.cookie})
+    response = connection.getresponse()
+    tag, size = response.headers["ETag"], 0
+    while part := response.read(1 << 20):
+        size += len(part)
+    assert size == 3 << 30
+    assert memory() - before < 50 << 20
+    assert get(server, "/files/runs/first/big.json", If_None_Match=tag)[0] == 304
+    status, headers, body = get(server, "/files/runs/first/big.json", "HEAD")
+    assert (status, headers["Content-Length"], body) == (200, str(3 << 30), b"")
+
+
+def memory() -> int:
+    """Bytes of this process that are in memory."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
 
 
 def test_policies_keep_other_code_out(server: Server) -> None:
@@ -138,11 +208,13 @@ def test_the_command_says_where_it_is_and_ends_with_ctrl_c(runs: Path) -> None:
     process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
     address, hint = process.stdout.readline().strip(), process.stdout.readline()
-    assert address.startswith("http://127.0.0.1:")
-    port = int(address.rstrip("/").rpartition(":")[2])
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
-    connection.request("GET", "/")
-    assert connection.getresponse().status == 200
+    whole = re.fullmatch(r"http://127\.0\.0\.1:(\d+)(/\?token=[\w-]{32})", address)
+    assert whole is not None
+    port = int(whole[1])
+    for path, status in (("/", 403), (whole[2], 303)):
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+        connection.request("GET", path)
+        assert connection.getresponse().status == status
     taken = subprocess.run(command("view", runs, "--port", str(port)), capture_output=True, text=True, check=False)
     assert taken.returncode == 2
     assert f"port {port} cannot be used" in taken.stderr
@@ -178,7 +250,7 @@ def id_of(server: Server, name: str) -> str:
 def assert_quiet(page: Page, server: Server) -> None:
     """No error, no request to anywhere else, no script but ours."""
     assert page.problems == []
-    assert [url for url in page.requests if not url.startswith((server.address, "about:", "data:"))] == []
+    assert [url for url in page.requests if not url.startswith((server.origin, "about:", "data:"))] == []
     assert page.run("window.owned") is None
 
 
@@ -280,5 +352,17 @@ def test_a_page_of_a_folder_cannot_ask_the_server(page: Page, server: Server, ru
     attack = f"fetch('/api/folders').then((answer) => answer.text()).then({told})"
     (runs / "first" / "report.html").write_text(f"<title>?</title><script>{attack}</script>")
     page.size(1440, 900)
-    page.open(f"{server.address}files/runs/first/report.html", "document.title !== '?' && document.title !== ''")
+    page.open(server.address, READY)
+    page.open(f"{server.origin}files/runs/first/report.html", "document.title !== '?' && document.title !== ''")
     page.until("document.title === 'kept out'", seconds=5)
+
+
+def test_a_link_from_one_page_of_a_folder_to_the_next_is_followed(page: Page, server: Server, runs: Path) -> None:
+    (runs / "first" / "report.html").write_text("<title>first</title><a href='more/b.html'>b</a><a href='c.html'>c</a>")
+    (runs / "first" / "more").mkdir()
+    (runs / "first" / "more" / "b.html").write_text("<title>beside</title>")
+    opened(page, server)
+    page.run("[...document.querySelectorAll('a')].find((one) => one.textContent === 'report').click()")
+    page.until("document.title === 'first'")
+    page.run("document.querySelector('a').click()")
+    page.until("document.title === 'beside'")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,9 @@ def test_a_set_appears_whole_with_its_record(tmp_path: Path) -> None:
     digest = hashlib.sha256(b"weights").hexdigest()
     made = checkpoints.commit(tmp_path, 4, write, {"metrics.jsonl": (12, "abc")}, {"validation": 1})
     assert checkpoints.committed(tmp_path) == [made]
-    assert json.loads((tmp_path / "step_000004" / "COMMIT").read_text()) == {
+    *content, last = (tmp_path / "step_000004" / "COMMIT").read_bytes().splitlines(keepends=True)
+    assert last.decode() == f"sha256 of the above: {hashlib.sha256(b''.join(content)).hexdigest()}\n"
+    assert json.loads(b"".join(content)) == {
         "step": 4,
         "files": {"a/weights.bin": 7},
         "sha256": {"a/weights.bin": digest},
@@ -104,7 +107,51 @@ DAMAGED = r"""
 {"step": 1000000000, "files": {}, "logs": {}}
 {"step": 2, "files": {"a": -1}, "logs": {}}
 {"step": 2, "files": {}, "logs": 3}
+{"step": 2, "files": {}, "logs": {}, "scorez": {}}
+{"step": 2, "files": {"a": 1}, "sha256": {"b": "0"}, "logs": {}}
+{"step": 2, "files": {}, "logs": {"a": 1, "b": 1}, "logs_sha256": {"a": "0"}}
+{"step": 2, "files": {}, "logs": {}} sha256 of the above: 0
 """
+
+
+def test_a_flipped_bit_of_a_commit_is_noticed(tmp_path: Path) -> None:
+    made = checkpoints.commit(tmp_path, 4, write, {"metrics.jsonl": (12, "a")}, {"validation": 1}, changed=["a.py"])
+    file = made.path / "COMMIT"
+    whole = file.read_bytes()
+    for place in range(len(whole)):
+        data = bytearray(whole)
+        data[place] ^= 1 << place % 8  # all of them: tests/drills
+        file.write_bytes(data)
+        with pytest.raises(checkpoints.DamagedError):
+            checkpoints.read(made.path)
+    # Cut, it is no record of an older version either, unless nothing but the last line is missing.
+    end = whole.index(b"sha256 of the above")
+    for length in (*range(0, len(whole), 11), end - 1, end, len(whole) - 1):
+        file.write_bytes(whole[:length])
+        if length in (end - 1, end):
+            assert checkpoints.read(made.path) == made
+        else:
+            with pytest.raises(checkpoints.DamagedError):
+                checkpoints.read(made.path)
+
+
+def test_links_that_a_copy_followed_are_made_anew(tmp_path: Path) -> None:
+    for step, score in ((1, 0.9), (2, 0.1)):
+        commit(tmp_path, step, agreement=score, validation=score)
+    for score in ("agreement", "validation"):
+        shutil.copytree(tmp_path / "step_000001", tmp_path / f"best-by-{score}")
+    checkpoints.prune(tmp_path, 1)
+    assert [(tmp_path / f"best-by-{score}").readlink().name for score in ("agreement", "validation")] == [
+        "step_000001",
+        "step_000001",
+    ]
+    # Something else of that name is not removed.
+    (tmp_path / "best-by-agreement").unlink()
+    (tmp_path / "best-by-agreement").mkdir()
+    (tmp_path / "best-by-agreement" / "COMMIT").write_text("{}")
+    with pytest.raises(IsADirectoryError):
+        checkpoints.prune(tmp_path, 1)
+    assert names(tmp_path / "best-by-agreement") == ["COMMIT"]
 
 
 @pytest.mark.parametrize("content", [*DAMAGED.splitlines()[1:], "[" * 100_000])

@@ -20,8 +20,9 @@ from mmcorl.view.curves import Curves, differing
 from mmcorl.view.folders import Found, Shelf
 from mmcorl.view.glance import glance, is_held, run_files, signature
 from mmcorl.view.logs import Series, Tail, last_records
-from mmcorl.view.one_prompt import MOST_TEXT, OnePrompt
-from mmcorl.view.prompts import Prompts
+from mmcorl.view.one_prompt import OnePrompt
+from mmcorl.view.prompts import Prompts, Row, Rows
+from mmcorl.view.texts import MOST_TEXT
 from view_runs import CONFIG, HOSTILE, append, step, voted, write_lines, write_run
 
 # -- logs --------------------------------------------------------------------------------------------------------
@@ -116,6 +117,41 @@ def test_a_long_log_is_read_from_its_end_and_then_as_it_grows(tmp_path: Path, mo
     assert whole.now() == [1, 2]
 
 
+def test_what_a_question_has_no_time_for_is_read_by_the_next(tmp_path: Path) -> None:
+    log = Taken(tmp_path / "log")
+    log.path.write_text("".join(f'{{"step": {number}}}\n' for number in range(4)))
+    token = logs.END.set(0)
+    try:
+        for steps in ([0], [0, 1], [0, 1, 2], [0, 1, 2, 3]):
+            assert log.now() == steps
+            assert log.tail.behind
+        assert (log.now(), log.tail.behind) == ([0, 1, 2, 3], False)
+    finally:
+        logs.END.reset(token)
+
+
+def test_lines_about_a_prompt_are_found_from_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "MOST_LINE", 50)
+    path = tmp_path / "log"
+    lines = [
+        f'{{"n": {number}, "uid": "{"ab"[number % 2]}", "text": "{"x" * (number % 7)}"}}\n' for number in range(40)
+    ]
+    path.write_text("".join(lines[:20]) + "y" * 500 + "\n" + "".join(lines[20:]) + '{"uid": "a')
+
+    def found(needle: str, most_lines: int = 99, most_bytes: int = 10_000) -> list[str]:
+        return [line.decode() for line in logs.lines_about(path, needle.encode(), most_lines, most_bytes)]
+
+    assert found('"a"') == lines[::2]
+    assert found('"b"', 3) == lines[35::2]
+    assert found('"b"', 99, len(lines[39] + lines[37])) == lines[37::2]
+    assert found("n") == lines
+    assert found('"c"') == []
+    assert found('"a') == [*lines[::2], '{"uid": "a']
+    monkeypatch.setattr(logs, "MOST_BACK", len(lines[39]) + 20)
+    assert found('"b"') == lines[39:]
+    assert logs.lines_about(tmp_path / "none", b"a", 1, 1) == []
+
+
 @pytest.mark.slow
 def test_a_long_run_takes_little_memory_and_only_what_is_new_is_read(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
@@ -143,6 +179,26 @@ def test_a_long_run_takes_little_memory_and_only_what_is_new_is_read(tmp_path: P
     assert curves.step == 100_001
     assert bytes_read() - before < 1 << 20
     assert time.monotonic() - start < 0.5
+
+
+def test_rows_are_kept_as_far_as_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mmcorl.view.prompts.MOST_ROWS", 3)
+    monkeypatch.setattr("mmcorl.view.prompts.MOST_KEPT", 20)
+
+    def row(uid: str, more: int = 0) -> Row:
+        return Row(uid, "", 1, "", {"a": "x" * more})
+
+    latest, first = Rows(latest=True), Rows()
+    for number, uid in enumerate("abcd"):
+        latest.put(number, row(uid))
+        first.put(number, row(uid))
+    assert ["".join(one.uid for one in rows) for rows in (latest, first)] == ["dcb", "abc"]
+    latest.put(9, row("e", 18))
+    assert [one.uid for one in latest] == ["e", "d"]
+    # One that is there may grow, as far as there is room.
+    assert first.put(0, row("a", 17))
+    assert not first.put(1, row("b", 1))
+    assert (len(first), first.left_out, latest.put(8, row("f", 20))) == (3, True, False)
 
 
 # -- folders -----------------------------------------------------------------------------------------------------
@@ -187,7 +243,14 @@ def test_files_are_given_out_only_from_within(tmp_path: Path) -> None:
         address = one.address("report.html")
         assert address is not None
         assert address.isascii()
-        found = shelf.file(address.removeprefix("/files/"))
+        key, _, rest = address.removeprefix("/files/=").partition("/")
+        found = shelf.file(rest)
+        assert found is not None
+        # The key of a folder opens what is in it, and nothing else.
+        assert shelf.opens(key, found[0])
+        others = [other.path / "report.html" for other in shelf.found() if other != one]
+        assert not any(shelf.opens(wrong, found[0]) for wrong in ("", key[:-1], "é", shelf.key("run")))
+        assert not any(shelf.opens(key, other) for other in (*others, tmp_path / "runs" / "a.html"))
         assert found == (one.path / "report.html", "text/html; charset=utf-8")
     quoted = "runs/ein%20%23100%25%20%C3%A4%20%3Cb%3E"
     assert shelf.file(f"{quoted}/report.html") is not None
@@ -375,7 +438,7 @@ def test_one_prompt_has_its_votes_at_every_step_and_the_texts_of_one(tmp_path: P
     opened = prompts(run)
     one = OnePrompt(opened, "known").content()
     assert (one["gold"], one["steps"], one["at"], one["row"]) == ("8", [0, 2], 2, "a probe")
-    assert one["pictures"] == ["/files/runs/r/gallery/known_0.png"]
+    assert one["pictures"] == ["/files/=/runs/r/gallery/known_0.png"]
     votes = [
         [(vote["answer"], vote["count"], vote["right"]) for vote in line["agents"]["b"]["votes"]]
         for line in one["probes"]

@@ -169,7 +169,7 @@
       compare.textContent = ids.length ? `Compare ${ids.length} runs` : "Compare: select runs";
     }
     fill();
-    const parts = [head, make("p", "lead", `in ${folders.roots.join(", ")}`), make("div", "card scroll", "", table)];
+    const parts = [head, make("p", "lead", `in ${folders.roots.join(", ")}${folders.partly ? ": not all of it, there are too many folders" : ""}`), make("div", "card scroll", "", table)];
     parts[2].tabIndex = 0;
     parts[2].setAttribute("role", "region");
     parts[2].setAttribute("aria-label", "Runs");
@@ -242,6 +242,7 @@
     if (run.diagnosis.length) parts.push(make("section", "notes", "", make("h2", "", "Diagnosis"), make("ul", "", "", run.diagnosis.map((found) =>
       make("li", "", "", make("b", "", found.kind.replaceAll("_", " ")), `: ${found.sentence}. ${found.advice.slice(0, 1).toUpperCase()}${found.advice.slice(1)}.`)))));
     for (const note of run.notes) parts.push(make("p", "small soft", note));
+    if (run.behind) parts.push(make("p", "small soft", "Its logs are long and still being read."));
     if (run.damaged) parts.push(make("p", "small down", `${count(run.damaged, "damaged line")} of its logs left out`));
     parts.push(make("h2", "", "Curves"), lines.length ? charts(lines) : make("p", "empty", "No step is on record yet."));
     const config = make("details", "card", "", make("summary", "", "Settings"), make("pre", "", run.config));
@@ -346,7 +347,7 @@
   }
   function fillList(told) {
     const { list, total } = prompts;
-    total.textContent = `${number(told.fitting)} of ${count(told.total, "prompt")}${told.left_out ? " (the latest)" : ""}`;
+    total.textContent = `${number(told.fitting)} of ${count(told.total, "prompt")}${told.left_out ? ` (${told.left_out})` : ""}${told.behind ? ", more is being read" : ""}`;
     const top = list.scrollTop;
     const nodes = told.rows.map((row, at) => {
       const votes = Object.entries(row.agents).map(([name, agent]) => make("span", "vote", "", dot(told.agents.indexOf(name) < 0 ? 7 : told.agents.indexOf(name)),
