@@ -96,7 +96,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"mmcorl: {_unknown(words[0])}", file=sys.stderr)
         return 2
     parser = parser_of(words[0])
-    overrides, words = _overrides(words)
+    overrides, words = _overrides(words, parser)
     # argparse takes no positional arguments after an option that follows others; overrides may be anywhere.
     arguments, rest = parser.parse_known_args(words)
     if any(word.startswith("-") for word in rest) or (rest and not hasattr(arguments, "overrides")):
@@ -149,14 +149,28 @@ def _refuse(arguments: argparse.Namespace, rest: Sequence[str]) -> NoReturn:
     parser.error(f"{name} has no option {option}" + (f": did you mean {options[0]}?" if options else ""))
 
 
-def _overrides(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Take the settings out of the words of a command that has them, `key.sub=value` after anything but an option:
-    an option of several values, such as `--methods` or `--seeds`, would take them for its own."""
+def _overrides(words: Sequence[str], parser: argparse.ArgumentParser) -> tuple[list[str], list[str]]:
+    """Take the settings out of the words of a command that has them, in their order: `key.sub=value` after anything but
+    an option with a value: one of several values, such as `--methods` or `--seeds`, would take them for its own."""
     models = COMMANDS[words[0]].models.values() if words and words[0] in COMMANDS else ()
     if not any("overrides" in model.model_fields for model in models):
         return [], list(words)
+    (commands,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    options: dict[str, argparse.Action] = commands.choices[words[0]]._option_string_actions
+
+    def takes(option: str) -> bool:
+        """Whether a word is an option, perhaps shortened, whose value is the next word."""
+        if not option.startswith("-") or "=" in option:
+            return False
+        meant = (
+            [options[option]]
+            if option in options
+            else [one for name, one in options.items() if name.startswith(option)]
+        )
+        return {one.nargs for one in meant} != {0}
+
     taken = [
-        bool(re.match(r"[a-z_][\w.]*=", word)) and not before.startswith("-")
+        bool(re.match(r"[a-z_][\w.]*=", word)) and not takes(before)
         for before, word in zip(["", *words], words, strict=False)
     ]
     apart = list(zip(words, taken, strict=True))

@@ -21,6 +21,7 @@ import math
 import os
 import random
 import shutil
+import socket
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from difflib import get_close_matches
@@ -126,8 +127,12 @@ TEACH_FROM, CHECK_FROM = 16_000, 24_000
 
 
 def cache_folder() -> Path:
-    """Return the folder of built checkpoints: $MMCORL_CACHE, else ~/.cache/mmcorl."""
-    return Path(os.environ.get("MMCORL_CACHE") or Path.home() / ".cache" / "mmcorl")
+    """Return the folder of built checkpoints: $MMCORL_CACHE, else $XDG_CACHE_HOME/mmcorl, else ~/.cache/mmcorl."""
+    if own := os.environ.get("MMCORL_CACHE"):
+        return Path(own)
+    # The specification has relative paths ignored.
+    shared = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (shared if shared.is_absolute() else Path.home() / ".cache") / "mmcorl"
 
 
 def resolve(model: str, *, quiet: bool = False, place: str = "") -> str:
@@ -216,8 +221,10 @@ def build(
             return folder
         import torch
 
-        partial = folder.with_name(f".{folder.name}.{os.getpid()}")
-        shutil.rmtree(partial, ignore_errors=True)
+        # Under the lock nobody else of this machine builds it: what is there was left by a process that was killed.
+        partial = folder.with_name(f".{folder.name}.{socket.gethostname()}.{os.getpid()}")
+        for left in folder.parent.glob(f"{partial.stem}.*"):
+            shutil.rmtree(left, ignore_errors=True)
         threads = torch.get_num_threads()
         torch.set_num_threads(1)  # A model this small is several times slower on more.
         try:

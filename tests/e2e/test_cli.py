@@ -90,6 +90,30 @@ def test_wrong_words_end_with_status_2_and_a_way_out(line: str, says: str, capsy
     assert "usage" not in errors
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "train quickstart steps=-1 steps=-2",
+        "train quickstart --quiet steps=-1 steps=-2",
+        "train --quiet quickstart steps=-1 steps=-2",
+        "train steps=-1 quickstart --quiet steps=-2",
+        "train quickstart steps=-1 --qui steps=-2",
+        "train quickstart steps=-1 --run-dir somewhere steps=-2",
+        "train quickstart --run-dir=somewhere steps=-1 --quiet steps=-2",
+        "doctor quickstart --quiet steps=-1 --json steps=-2",
+        "doctor quickstart --json steps=-1 --gpu H100 steps=-2",
+        "sweep quickstart --seeds 0 1 steps=-1 --quiet steps=-2",
+    ],
+)
+def test_the_last_of_two_settings_counts_wherever_options_stand(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(line.split()) == 2
+    said = capsys.readouterr().err
+    assert "-2" in said and "-1" not in said  # noqa: PT018
+
+
 def test_every_command_has_an_example() -> None:
     for name, one in COMMANDS.items():
         epilog = one.epilog if isinstance(one.epilog, str) else one.epilog()

@@ -83,9 +83,10 @@ def test_a_command_of_the_pages_is_understood(place: str, command: str, capsys: 
     if given[0].startswith("-") or given[1:] == ["--help"]:
         assert given[0] in ("--help", "--version") or given[0] in COMMANDS
         return
-    overrides, rest = _overrides(given)
+    parser = parser_of(given[0])
+    overrides, rest = _overrides(given, parser)
     try:
-        arguments, more = parser_of(given[0]).parse_known_args(rest)
+        arguments, more = parser.parse_known_args(rest)
     except SystemExit:
         message = capsys.readouterr().err
         # Within a sentence, a command may be named without all that it needs.
