@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from mmcorl.data import DataSettings, load_prompts
 from mmcorl.tools.rephrase import breach
 from mmcorl.tools.rephrase.rules import split_options
+from paths import CASES
 
 ASYMPTOTES = "How many vertical asymptotes does the graph of $y=\\frac{2}{x^2+x-6}$ have?"
 REACTION = (
@@ -37,6 +39,14 @@ def test_the_pairs_of_the_paper_pass_and_are_refused_as_wordings():
     assert reason(BISECTOR, PARK, ROOT) is None
     assert breach(ASYMPTOTES, REACTION) is not None
     assert breach(BISECTOR, PARK) is not None
+
+
+@pytest.mark.parametrize(("kind", "refused"), [("spoiled", 17), ("unseen", 3), ("honest", 0)])
+def test_words_that_turn_into_another_quantity(kind, refused):
+    """`spoiled` were at hand when the words were chosen, `unseen` and `honest` not; docs/rephrase.md has the counts."""
+    assert reason("Two balls are drawn without replacement.", "Ann takes two balls, putting nothing back.") is None
+    cases = json.loads((CASES / "recasts.json").read_text(encoding="utf-8"))
+    assert sum(reason(*pair) is not None for which, *pair in cases if which == kind) == refused
 
 
 @pytest.mark.parametrize(

@@ -123,17 +123,45 @@ _DECIDING: dict[str, tuple[str, str]] = {
     "that ends count": (r"inclusive\w*", r"including|includ\w+|through|counting (?:both|the)|both ends"),
     "no replacement": (
         r"without replacement|not replaced",
-        r"(?:not|never) (?:\w+ )?back|without (?:put\w*|return\w*|replac\w*)|set aside|keeps?|kept",
+        r"(?:not|never|nothing|neither|nor) (?:[a-z]+ ){0,3}back|without (?:[a-z]+ ){0,3}back"
+        r"|without (?:put\w*|return\w*|replac\w*)|set aside|keeps?|kept",
+    ),
+    "what is divisible": (
+        r"divisible",
+        r"multiples?|divid\w+|divisors?|factors?|evenly|remainder|left ?over|left|equal\w*|exactly|share\w*|split\w*",
     ),
     "the terms to use": (r"in terms of", r"terms|function of|expressed by|using only"),
     "degrees": (r"in degrees", r"degrees?"),
     "radians": (r"radians?", r"radian measure"),
 }
 """By what it is: words of an original, and further words that say the same in another scenario."""
-_WORDS = {
-    what: (re.compile(rf"\b(?:{old})\b", re.IGNORECASE), re.compile(rf"\b(?:{old}|{more})\b", re.IGNORECASE))
-    for what, (old, more) in _DECIDING.items()
-}
+
+
+def _word(words: str) -> re.Pattern[str]:
+    return re.compile(rf"\b(?:{words})\b", re.IGNORECASE)
+
+
+_WORDS = {what: (_word(old), _word(f"{old}|{more}")) for what, (old, more) in _DECIDING.items()}
+_RIVALS = r"""
+mean ~ average\w*|even\w*|equal\w* / median ~ middle|half\w* / mode ~ most|often / range of ~ spread
+radius|radii ~ around|from|rope / diameters? ~ across|wide|width / circumference ~ around
+perimeter ~ around|fence\w*|border / area ~ surface|cover\w* / volume ~ hold\w*|capacity|fill\w*|liters?
+sums? ~ total|add\w*|together|all / difference ~ more|less / product ~ times|multipl\w+|each|by / \w+th term ~ \w+th
+invers\w+ ~ inverse / direct(?:ly)? (?:proportion\w*|with|as) ~ direct
+vertical\w* ~ upright|plumb / horizontal\w* ~ level|flat
+in a (?:row|line) ~ rows?|lines?|queue|order\w*|shelf / (?:circular|round) table|in a circle ~ circ\w+|round
+squares?(?! (?:root|unit|cm|km|mile|yard|feet|foot|inch|\w*met)) ~ equal / rectang\w+ ~ long|by
+greatest common \w+|gcd ~ largest|greatest|most / least common \w+|lcm ~ smallest|earliest|first|next|least
+permutations? ~ order\w*|arrang\w+ / combinations? ~ cho\w+|select\w*|picks?|groups?
+inclusive ~ both ends|including both / exclusive\w*|strictly between ~ strictly|between
+cones? ~ conical / cylinders? ~ cylindrical / pyramids? ~ pyramidal / prisms? ~ box / spheres? ~ ball
+increas\w+|rises? ~ more|rais\w+|gr\w+ / decreas\w+|(?:falls?|drops?) by ~ less|reduc\w+|discount|cut\w*
+"""
+"""By line, words that may not turn into each other, each with further words that keep it."""
+_NAMED = [
+    [(_word(term.partition(" ~ ")[0]), _word(term.replace(" ~ ", "|"))) for term in line.split(" / ")]
+    for line in _RIVALS.strip().splitlines()
+]
 _CHAIN = re.compile(r"[A-Za-z]\s*=\s*[A-Za-z\\{} ]{1,20}=")
 _EQUALS = re.compile(rf"{_CHAIN.pattern}|\b(?:{'|'.join(_DECIDING['what is equal'])})\b", re.IGNORECASE)
 
@@ -178,6 +206,11 @@ def conditions(original: str, reworded: str) -> str | None:
     for what, (asked, kept) in _WORDS.items():
         if (found := asked.search(old)) and not kept.search(new):
             return f"nothing in it says {what}, as {found.group()!r} does"
+    for group in _NAMED:
+        gone = [found.group() for named, kept in group if (found := named.search(old)) and not kept.search(new)]
+        come = [found.group() for named, kept in group if (found := named.search(new)) and not kept.search(old)]
+        if gone and come:
+            return f"it says {come[0]!r}, which the original does not, and nothing of its {gone[0]!r}"
     if _CHAIN.search(original) and not _EQUALS.search(reworded):
         return "nothing in it says what is equal, as a chain of = does"
     return None
