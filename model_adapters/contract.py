@@ -116,15 +116,17 @@ def require_sound(
     """Refuse an adapter whose positions or log-probabilities are not those of plain transformers.
 
     Prompts with none, one and two images, one forward pass of each by both; their features in one pass of the tower are
-    those of one by one. For adapters from outside, before a model trains or is evaluated by them. `model` is whole and
-    on the CPU; where it is not in fp32, whose bound wrong features may keep, a small one in fp32 is compared too.
-    `tiny` says that it is the small one of `path`. Raises AdapterError with the command that tells more.
+    those of one by one, and cached steps give what the forward pass does: no token sees what follows it. For adapters
+    from outside, before a model trains or is evaluated by them. `model` is whole and on the CPU; where it is not in
+    fp32, whose bound wrong features may keep, a small one in fp32 is compared too. `tiny` says that it is the small one
+    of `path`. Raises AdapterError with the command that tells more.
     """
     exact = all(parameter.dtype == torch.float32 for parameter in model.parameters())
     prompts = 1 if template == "off" else 3
     subject = Subject(adapter, path, processor, model, vision, EQUAL if exact else EQUAL_BF16, template, prompts)
     names = ["positions equal transformers'", "forward equals transformers'"]
     names += ["collate then split is identity"] * (exact and template != "off")
+    names += ["cached generation scores as the forward"] * exact
     with _quiet():
         results = [_run(name, CHECKS[name], subject) for name in names]
     for result in results:

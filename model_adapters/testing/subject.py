@@ -206,7 +206,7 @@ class Subject:
         """Per row, one plain forward pass: (C,) log-probabilities and the arguments of the decoder."""
         rows = []
         for prompt, completion in zip(self.prompts, self.completions, strict=True):
-            inputs = _extended(self.plain(prompt), completion)
+            inputs = _extended(self.model, self.plain(prompt), completion)
             with torch.no_grad(), recorded_call(self.adapter.decoder(self.model)) as call:
                 logits = self.model(**inputs, use_cache=False).logits[0]
             start = inputs["input_ids"].shape[1] - len(completion) - 1
@@ -246,12 +246,23 @@ def logprobs_of(logits: Tensor, ids: Tensor) -> Tensor:
     return logits.float().log_softmax(-1).gather(-1, ids[:, None])[:, 0]
 
 
-def _extended(inputs: dict[str, Any], completion: Tensor) -> dict[str, Any]:
-    """Append a completion to processor outputs, as attended text tokens."""
-    shape, result = inputs["input_ids"].shape, dict(inputs)
-    for name, value in inputs.items():
+def _extended(model: Any, inputs: dict[str, Any], completion: Tensor) -> dict[str, Any]:
+    """Append a completion to processor outputs as generation by transformers does, token by token.
+
+    Only it knows what a sampled token is in a model's masks and token types: a prefix of PaliGemma's ends before it.
+    What it does not know of and the processor gives per token is appended as of text tokens.
+    """
+    from transformers.utils import ModelOutput
+
+    shape = inputs["input_ids"].shape
+    kept = {**inputs, "cache_position": torch.arange(shape[1])}  # which transformers 4 counts on
+    del kept["input_ids"]
+    for _ in completion:
+        kept = model._update_model_kwargs_for_generation(ModelOutput(), kept, is_encoder_decoder=False)
+    result = {**inputs, **{name: kept[name] for name in inputs if name in kept}}
+    for name, value in result.items():
         if isinstance(value, Tensor) and value.shape == shape:
-            tail = completion if name == "input_ids" else torch.full_like(completion, name == "attention_mask")
+            tail = completion if name == "input_ids" else torch.zeros_like(completion)
             result[name] = torch.cat([value, tail[None].to(value.dtype)], dim=1)
     return result
 
