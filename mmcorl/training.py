@@ -160,8 +160,7 @@ def _run(
             metrics = folder.lines("metrics.jsonl")
             supervision.agreements.recall(metrics)
             progress.restore(metrics, folder.lines("validation.jsonl"))
-        own_weights = ENGINES.find(config.engine.kind).own_weights
-        compared = _compare_engines(config, cohort, inputs, folder, progress) if own_weights else []
+        compared = _compare_engines(config, cohort, inputs, folder, progress)
         if config.profile is not None:
             _profile(config.profile.steps, cohort, folder.path / PROFILE, steps - done, progress)
         rates = {agent.name: agent.take_rates for agent in agents}
@@ -205,7 +204,11 @@ def _interaction(config: Config, relation: Any, folder: Path) -> Interaction:
 def _compare_engines(
     config: Config, cohort: Cohort, inputs: Inputs, folder: RunFolder, progress: Progress
 ) -> list[parity.Parity]:
-    """Stop before the first step where an engine does not sample from the policy that its trainer trains."""
+    """Stop before the first step where an engine does not sample from the policy that its trainer trains.
+
+    Returns what later steps are compared with: nothing for weights that are shared, of which no sync can lose any.
+    """
+    own_weights = ENGINES.find(config.engine.kind).own_weights
     progress.phase("compare engines")
     prompts = inputs.prompts
     rows = [prompts.source[row] for row in prompts.kept[: parity.PROMPTS]]
@@ -213,12 +216,14 @@ def _compare_engines(
         parity.measure(agent, rows, config, encoder.adapter.needs_importance_correction)
         for agent, encoder in zip(cohort.agents, inputs.encoders, strict=True)
     ]
-    folder.write("engines.json", json.dumps([comparison.record() for comparison in measured], indent=1) + "\n")
+    if own_weights:
+        folder.write("engines.json", json.dumps([comparison.record() for comparison in measured], indent=1) + "\n")
     for comparison in measured:
         if comparison.fault and config.engine.parity == "stop":
             raise RunError(f"{comparison.fault}; engine.parity=warn goes on all the same")
-        progress.message(comparison.fault or comparison.sentence())
-    return measured
+        if own_weights or comparison.fault:
+            progress.message(comparison.fault or comparison.sentence())
+    return measured if own_weights else []
 
 
 def _profile(profiled: tuple[int, int], cohort: Cohort, folder: Path, left: int, progress: Progress) -> None:

@@ -7,6 +7,9 @@ below 0.05 nats in bf16, where an identical model has 0.01 to 0.02. In fp32, whe
 0.001, and images may have at most 1.5 times as much as text. In bf16 rounding in a vision tower may do that, too:
 where chance does not explain the ratio, by a bootstrap over the prompts, it is a warning.
 
+An engine that samples from the trained weights themselves is asked the prompts as they are. Its cached steps see
+nothing of what comes later; a training pass may, where an adapter's mask is wrong. The bounds are the same.
+
 Of some families a drift is expected in bf16 (the paper has 0.13 nats for Gemma-3). With importance correction such a
 drift is no fault up to 0.3 nats: each token is weighted by exp(d), up to the cap, for what it costs.
 """
@@ -23,7 +26,9 @@ from torch import Tensor
 
 from mmcorl.agent import Agent
 from mmcorl.config import Config
+from mmcorl.engines import ENGINES
 from mmcorl.types import Prompt
+from model_adapters.templates import PLACE
 
 BOUND = {"fp32": 1e-3, "bf16": 0.05}
 """Largest mean |d| in nats, by the coarser dtype of the two."""
@@ -39,6 +44,8 @@ PROMPTS = 16
 """Training prompts compared, with their images and without."""
 TOKENS = 64
 """Longest completion drawn."""
+TOKENS_SHARED = 16
+"""The same of an engine that shares the trained weights: what an adapter gets wrong shows at every token."""
 GROWN = 5.0
 """Times the mean |d| before the first step that a step's may be, or up to the bound if that is more."""
 
@@ -69,6 +76,8 @@ class Parity:
     """Whether the family is known to drift."""
     correction: str = "off"
     """The run's importance correction of this agent."""
+    shared: bool = False
+    """Whether the engine samples from the trained weights themselves; `text` is then of all prompts."""
 
     @property
     def fault(self) -> str | None:
@@ -109,6 +118,12 @@ class Parity:
                 f"agent {self.agent!r}: the trainer gives what the engine sampled log-probabilities that are not "
                 "finite: check the checkpoint, or use training.dtype=fp32 or training.attention=eager"
             )
+        if text > bound and self.shared:
+            return (
+                f"agent {self.agent!r}: what was sampled token by token differs by {text:.3g} nats per token (bound "
+                f"{bound:g} in {self.dtype}) from what the same weights give it in a training pass: there a token sees "
+                "what follows it, or a sampled one does not see all before it; `mmcorl check-adapter` tells which"
+            )
         if text > bound:
             return (
                 f"agent {self.agent!r}: engine and trainer differ by {text:.3g} nats per token on text alone (bound "
@@ -125,7 +140,8 @@ class Parity:
 
     def sentence(self) -> str:
         """What was measured, in one line."""
-        parts = [("text", self.text), *([("images", self.image)] if self.image else [])]
+        kind = "prompts" if self.shared else "text"
+        parts = [(kind, self.text), *([("images", self.image)] if self.image else [])]
         drifts = "; ".join(f"{name} {d.mean:.2g} (99 % {d.p99:.2g}, max {d.most:.2g})" for name, d in parts)
         if self._difference:
             found = (
@@ -192,10 +208,12 @@ def measure(agent: Agent, prompts: Sequence[Prompt], config: Config, expected: b
 
     `expected`: whether its family is known to drift (`ModelAdapter.needs_importance_correction`).
     """
-    # Another uid, because a prompt without its image is another prompt.
-    words = [replace(prompt, uid=f"{prompt.uid}/text", images=()) for prompt in prompts]
-    differences = {"text": agent.log_ratios(words, TOKENS)}
-    if any(prompt.images for prompt in prompts):
+    shared = not ENGINES.find(config.engine.kind).own_weights
+    if shared:
+        differences = {"text": agent.log_ratios(prompts, TOKENS_SHARED)}
+    else:
+        differences = {"text": agent.log_ratios([_without_images(prompt) for prompt in prompts], TOKENS)}
+    if not shared and any(prompt.images for prompt in prompts):
         differences["image"] = agent.log_ratios([prompt for prompt in prompts if prompt.images], TOKENS)
     # The dtype whose noise counts: bf16 (or fp16) unless both compute in fp32.
     exact = config.training.dtype == "fp32" and config.engine.dtype in (None, "fp32")
@@ -203,4 +221,14 @@ def measure(agent: Agent, prompts: Sequence[Prompt], config: Config, expected: b
     if correction == "auto":
         correction = "token_truncate" if expected else "off"
     dtype = "fp32" if exact else "bf16"
-    return parity(agent.name, dtype, differences, expected=expected, correction=correction)
+    return parity(
+        agent.name, dtype, differences, expected=expected and not shared, correction=correction, shared=shared
+    )
+
+
+def _without_images(prompt: Prompt) -> Prompt:
+    """The prompt without its images and their places; another uid, because it is another prompt."""
+    texts = {view: text.replace(PLACE, "") for view, text in prompt.views.items()}
+    turns = tuple((asked.replace(PLACE, ""), answer.replace(PLACE, "")) for asked, answer in prompt.turns)
+    text = prompt.text.replace(PLACE, "")
+    return replace(prompt, uid=f"{prompt.uid}/text", images=(), text=text, views=texts, turns=turns)

@@ -225,7 +225,8 @@ class Worker:
         """log pi_train - log pi_engine of each token (C,) of one completion per prompt, C <= `tokens`; all ranks.
 
         Without an update in between, so that the weights are the same on both sides; see `parity`. The engine has
-        slept as before an update: what that loses and no sync gives back shows.
+        slept as before an update: what that loses and no sync gives back shows. All tokens may be drawn, whatever the
+        run's top_p and top_k: what these leave out is no difference of the two.
         """
         during, settings = "comparison of engine and trainer", self.config.sampling
         longest = min(tokens, settings.max_new_tokens)
@@ -233,7 +234,7 @@ class Worker:
             self.sampler.renew()
             encoded = [self.encoder.encode(prompt) for prompt in prompts]
             seed = noise_seed(self.config.seed, f"{self.name}/parity", 0, self.ranks.rank)
-            sampling = Sampling(settings.temperature, settings.top_p, settings.top_k, longest)
+            sampling = Sampling(settings.temperature, max_new_tokens=longest)
             drawn = self.sampler.generate(prompts, encoded, 1, sampling, seed, during=f"{during}, sampling")
             rollouts = [Rollout(one, samples) for one, samples in zip(encoded, drawn, strict=True)]
             scores = self._collect(rollouts).score(self.shards.logprobs)
