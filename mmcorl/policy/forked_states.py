@@ -8,6 +8,7 @@ them is detached, so gradients reach the prompt through them.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,8 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-CLASSES = {"conv": "Lfm2ShortConv", "linear_attention": "Qwen3_5GatedDeltaNet"}
-"""Classes of transformers that can be called so, by the kind of their layers."""
+CACHES = {"cache_params", "past_key_values"}
+"""Names by which transformers' layers with states take a cache."""
+ALIKE = {"self", "hidden_states", "attention_mask", "kwargs"}
+"""What they may take besides: whatever depends on a token's place would be another's in a row of several."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +105,7 @@ class _States:
 
 
 class _Forking:
-    """In front of a class of `CLASSES`: follows the layout that it is called with, or that its layer was."""
+    """In front of a class that `_keeps_states`: follows the layout that it is called with, or that its layer was."""
 
     keyword: str
     layout: Any = None
@@ -126,15 +129,17 @@ class _Forking:
         return torch.cat([prompts.flatten(0, 1), completions.flatten(0, 1)]).index_select(0, plan.places)[None]
 
 
-def install(decoder: nn.Module, keyword: str) -> set[str]:
-    """Let layers of `CLASSES` follow a layout that the decoder's layers get by `keyword`; returns their kinds."""
+def install(decoder: nn.Module, keyword: str, kinds: Sequence[str]) -> set[str]:
+    """Let layers with states follow a layout that the decoder's layers get by `keyword`; returns their kinds.
+
+    `kinds` of all layers, in order. Whether a layer then computes what it should is for a comparison to say.
+    """
     try:
         from transformers.cache_utils import LinearAttentionLayer
     except ImportError:  # transformers 4
         return set()
-    names = {name: kind for kind, name in CLASSES.items()}
-    mixers = [(layer, child) for layer in decoder.modules() for child in layer.children()]
-    mixers = [(layer, child) for layer, child in mixers if type(child).__name__ in names]
+    mixers: list[tuple[nn.Module, Any]] = [(layer, child) for layer in decoder.modules() for child in layer.children()]
+    mixers = [(layer, child) for layer, child in mixers if _keeps_states(child)]
     if not hasattr(LinearAttentionLayer(), "record_past") or any(_is_biased(mixer) for _, mixer in mixers):
         return set()
     for layer, mixer in mixers:
@@ -148,7 +153,16 @@ def install(decoder: nn.Module, keyword: str) -> set[str]:
         layer.register_forward_pre_hook(hand_on, with_kwargs=True)
         kind = type(mixer)
         mixer.__class__ = type(kind.__name__, (_Forking, kind), {"keyword": keyword})
-    return {names[type(mixer).__name__] for _, mixer in mixers}
+    return {kinds[mixer.layer_idx] for _, mixer in mixers}
+
+
+def _keeps_states(module: nn.Module) -> bool:
+    """Whether a module goes on from the states of a cache, and takes nothing else that could tell tokens apart."""
+    forward: Any = inspect.unwrap(type(module).forward)
+    names = getattr(getattr(forward, "__code__", None), "co_names", ())
+    taken = inspect.signature(forward).parameters.keys() - ALIKE
+    like = "update_conv_state" in names and len(taken) == 1 and taken <= CACHES and hasattr(module, "layer_idx")
+    return like or isinstance(module, _Forking)
 
 
 def _is_biased(mixer: nn.Module) -> bool:

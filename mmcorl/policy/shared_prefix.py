@@ -394,9 +394,10 @@ def install(decoder: nn.Module) -> set[Heads]:
     modules cannot be found.
     """
     config: Any = getattr(decoder, "config", None)
-    kinds = set(getattr(config, "layer_types", None) or ())
-    forked = forked_states.install(decoder, KEYWORD) if kinds & forked_states.CLASSES.keys() else set()
-    if other := sorted(kinds - {"full_attention", "sliding_attention"} - forked):
+    kinds = getattr(config, "layer_types", None) or ()
+    others = {*kinds} - {"full_attention", "sliding_attention"}
+    forked = forked_states.install(decoder, KEYWORD, kinds) if others else set()
+    if other := sorted(others - forked):
         raise CannotShare(f"this model has layers of {other[0]}")
     chosen = getattr(config, "_attn_implementation", None)
     if chosen not in ("sdpa", "flash_attention_2"):

@@ -14,6 +14,7 @@ from mmcorl.policy.shared_prefix import CannotShare
 from mmcorl.sharding.base import Shards
 from mmcorl.trainer.microbatches import DummyBatch
 from model_adapters import varlen
+from model_adapters.errors import in_a_line
 
 LENGTHS = (7, 2, 5, 5)
 """Tokens of the completions of a test prompt."""
@@ -77,9 +78,14 @@ def _compare(config: Config, shards: Shards, dummy: DummyBatch) -> None:
     owners = [number for number in range(len(prompts)) for _ in LENGTHS]
     scores: list[Tensor] = []
     for shared in (False, True):
-        with policy.computing(config.training):
-            rows = Rows(prompts, owners, completions, shared=shared)
-            scores.append(shards.logprobs(rows, config.sampling.temperature))
+        try:
+            with policy.computing(config.training):
+                rows = Rows(prompts, owners, completions, shared=shared)
+                scores.append(shards.logprobs(rows, config.sampling.temperature))
+        except Exception as error:  # whatever a layer raises that takes a row of several prompts for one
+            if not shared or isinstance(error, CannotShare):
+                raise
+            raise CannotShare(f"a test prompt raised {in_a_line(error)}") from error
     difference = float((scores[0] - scores[1]).abs().mean())
     if not difference <= TOLERANCE[config.training.dtype]:
         raise CannotShare(f"on a test prompt its log-probabilities were {difference:.2g} nats off on average")
