@@ -27,6 +27,7 @@ from mmcorl.tools.zoo import resolve
 from model_adapters.base import AdapterError, Encoded, VisionSettings, require_options
 from model_adapters.contract import require_sound
 from model_adapters.coordinates import Convention, Coordinates, asked
+from model_adapters.errors import in_a_line
 from model_adapters.images import load_image
 from model_adapters.registry import adapter_for, is_outside
 from model_adapters.templates import arguments
@@ -75,8 +76,10 @@ class Checkpoint:
         try:
             text, images, options = self._prompt(settings, item)
             length = self.adapter.prompt_length(self.policy.processor, text, images, **options)
-        except AdapterError as error:
-            return str(error)
+        except (UserError, MemoryError):
+            raise
+        except Exception as error:  # a processor may raise anything over one item
+            return in_a_line(error)
         room = None if self._context is None else self._context - length
         if room is not None and room < settings.max_new_tokens:
             raise UserError(

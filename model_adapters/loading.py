@@ -48,6 +48,8 @@ def refusing_damage(path: str | Path, what: str) -> Iterator[None]:
         elif "weights_only" in text:
             reason = "its weights are pickled objects, which could run code"
             way_out = "use a checkpoint in .safetensors"
+        elif 'attn_implementation="eager"' in text:
+            way_out = "use training.attention=eager, or load it so in the adapter's load_model"
         elif isinstance(error, ImportError) or " install " in text:
             way_out = "install what is missing beside this version of transformers"
         elif not isinstance(error, OSError | ValueError):

@@ -103,6 +103,10 @@ class Mistral3Adapter(ImageTextAdapter):
             grid = rows.view(height // side, width // side, 3, side, side)
             image = grid.permute(2, 0, 3, 1, 4).reshape(3, height, width)
             padded.append(pad(image, (0, widest - width, 0, tallest - height)))
+        token = side * unwrap(model).config.spatial_merge_size
+        if sizes.tolist() == [[token, token]]:  # transformers flattens the one token of a pass: it gets the image twice
+            again = {"image_sizes": sizes.repeat(2, 1), "pixel_values": torch.stack(padded * 2)}
+            return super().image_features(model, {**vision, **again})[:1]
         return super().image_features(model, {**vision, "pixel_values": torch.stack(padded)})
 
     def engine_options(self, processor: Any, vision: VisionSettings) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from mmcorl.data.settings import DataSettings
 from mmcorl.data.views import KEPT
 from mmcorl.errors import UserError
 from mmcorl.types import Prompt
+from model_adapters.errors import in_a_line
 
 Lengths = Mapping[str, tuple[Callable[[Prompt], int], int]]
 """By agent: a function from a prompt to its length in tokens, and the limit."""
@@ -225,8 +226,6 @@ def _fault(
         return BadRow("duplicate_row", f"same content as row {uids[prompt.uid]}", prompt.row_id)
     if prompt.row_id in ids:
         return BadRow("duplicate_id", "an earlier row has this id and other content", prompt.row_id)
-    from model_adapters.base import AdapterError
-
     over: BadRow | None = None
     earlier = len(prompt.system or "") + sum(len(said) for turn in prompt.turns for said in turn)
     characters = earlier + max(map(len, (prompt.text, *prompt.views.values())))
@@ -236,8 +235,10 @@ def _fault(
             return BadRow("too_long", f"{reason} the limit {limit} of agent {agent}", prompt.row_id)
         try:
             length = length_of(prompt)
-        except AdapterError as error:
-            return BadRow("unfit_prompt", f"agent {agent}: {error}", prompt.row_id)
+        except (UserError, MemoryError):  # of the config, of the machine
+            raise
+        except Exception as error:  # a processor may raise anything over one row
+            return BadRow("unfit_prompt", f"agent {agent}: {in_a_line(error)}", prompt.row_id)
         longest[agent] = max(longest[agent], length)
         if over is None and length > limit:
             over = BadRow("too_long", f"{length} tokens for agent {agent}, limit {limit}", prompt.row_id)
@@ -264,6 +265,8 @@ def _refuse(report: DataCheck, settings: DataSettings) -> None:
         )
     if len(report.kept) < settings.min_rows:
         skipped = _count_words(report.counts) or "none skipped"
+        if not report.kept and report.findings:
+            skipped += f", first {report.findings[0]}"
         raise DataError(
             f"{len(report.kept)} of {report.rows} rows of {report.source} are usable ({skipped}), "
             f"fewer than min_rows {settings.min_rows}; repair the data or lower min_rows",

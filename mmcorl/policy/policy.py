@@ -57,8 +57,10 @@ class Policy(nn.Module):
         self.model: Any = model  # a transformers model; nn.Module lacks its methods
         self.adapter = adapter
         self.processor = processor
-        banned = torch.tensor(adapter.banned_ids(processor, model.config), dtype=torch.long)
-        self.register_buffer("banned", banned, persistent=False)
+        # Ids beyond the head, such as that of Mllama's images, cannot be sampled anyway.
+        head: Any = self.model.get_output_embeddings()
+        banned = [token for token in adapter.banned_ids(processor, model.config) if token < head.out_features]
+        self.register_buffer("banned", torch.tensor(banned, dtype=torch.long), persistent=False)
         self.stop_ids = adapter.stop_ids(processor, model)
         self._heads: set[shared_prefix.Heads] = set()
 

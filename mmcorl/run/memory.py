@@ -11,6 +11,7 @@ from mmcorl.config import Config
 from mmcorl.policy.prompt_encoder import PromptEncoder
 from mmcorl.trainer import memory
 from mmcorl.types import Prompt
+from model_adapters.errors import AdapterError, in_a_line
 
 
 def predict(
@@ -27,14 +28,20 @@ def predict(
     """
     budgets = {}
     for number, encoder in enumerate(encoders):
-        shape = memory.shape_of(encoder)
-        if shape is None:
-            continue
         # Replies of the other agents can make the prompts of an episode as long as the limit.
         limit = encoder.longest_prompt()
         length = limit if config.episode else min(limit, longest[encoder.name])
-        lengths = memory.prompts_of(encoder, length, prompts)
-        budgets[encoder.name] = memory.budget(config, number, shape, prompts=lengths, cpu=not gpu)
+        try:
+            shape = memory.shape_of(encoder)
+            if shape is None:
+                continue
+            lengths = memory.prompts_of(encoder, length, prompts)
+            budgets[encoder.name] = memory.budget(config, number, shape, prompts=lengths, cpu=not gpu)
+        except (AdapterError, MemoryError):
+            raise
+        except Exception as error:  # a model may have any shape, and a run needs no prediction
+            print(f"{encoder.name}: its memory cannot be predicted ({in_a_line(error)})", file=sys.stderr)
+            continue
         if not quiet:
             print(f"{encoder.name}: {budgets[encoder.name].sentence('GPU' if gpu else 'rank')}", file=sys.stderr)
     return budgets

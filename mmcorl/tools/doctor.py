@@ -46,7 +46,7 @@ from mmcorl.tools.zoo import resolve
 from mmcorl.trainer import parity
 from mmcorl.trainer.memory import GIB, Budget, CachedRows, Shape, budget, cached_rows, ram, shape_of, together
 from mmcorl.types import Prompt
-from model_adapters.errors import AdapterError
+from model_adapters.errors import AdapterError, in_a_line
 from model_adapters.templates import PLACE
 from model_adapters.testing.shapes import HUB
 
@@ -193,13 +193,19 @@ def memory(
     numbers = {agent.name: number for number, agent in enumerate(config.agents)}
     needed: list[tuple[int, Budget]] = []
     for reader in readers:
-        shape = shape_of(reader)
-        if shape is None:
-            yield Finding("note", "memory", f"{reader.name}: not a model of transformers, so its memory is unknown")
+        try:
+            shape = shape_of(reader)
+            if shape is None:
+                yield Finding("note", "memory", f"{reader.name}: not a model of transformers, so its memory is unknown")
+                continue
+            one = budget(config, numbers[reader.name], shape, size if place == "GPU" else None)
+        except (AdapterError, MemoryError):
+            raise
+        except Exception as error:  # a model may have any shape, and a run needs no prediction
+            yield Finding("note", "memory", f"{reader.name}: its memory cannot be predicted ({in_a_line(error)})")
             continue
         if shapes is not None:
             shapes[reader.name] = shape
-        one = budget(config, numbers[reader.name], shape, size if place == "GPU" else None)
         needed.append((reader.settings.ranks, one))
         yield _fits(reader.name, one.peak, size, one.sentence(place), place)
         rows = cached_rows(config, reader.settings.ranks, shape, size or USUAL_GPU)

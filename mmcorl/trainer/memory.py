@@ -151,20 +151,36 @@ def _stacks(encoder: PromptEncoder, model: Any, config: Any, seeing: Sequence[nn
     tower = stack_of(list(towers[0]), config.vision_config, within=seeing) if towers and cuts else None
     if tower and "pixel_values" in (small := encoder.dummy(image=True)).vision:
         stacks["tower"] = tower
-        pixels, sides = small.vision["pixel_values"], cuts[0].kernel_size[-2:]
-        flat = pixels.ndim == 2  # patches in a row, of whatever image; or images
-        count = len(pixels) if flat else len(pixels) * (pixels.shape[-2] // sides[0]) * (pixels.shape[-1] // sides[1])
+        pixels = small.vision["pixel_values"]
+        count, images = patches_in(pixels.shape, cuts[0].in_channels, cuts[0].kernel_size)
         stacks["pixels"] = pixels.numel() // count
         # A class token passes with the patches.
         extra = any("cls_token" in name for part in seeing for name, _ in part.named_parameters())
         placeholders = int(small.input_ids.eq(adapter.image_token_id(config) or -1).sum())
-        stacks["patches"] = (count + (0 if flat else extra * len(pixels))) / placeholders
+        stacks["patches"] = (count + extra * images) / max(placeholders, 1)
         side = encoder.vision.max_side
         stacks["image_tokens"] = adapter.image_tokens(encoder.processor, (side, side), encoder.vision) or placeholders
         spans = adapter.bidirectional_spans(model, small.input_ids) is not None
     known = list(layers) if isinstance(layers, nn.ModuleList) else []
     stacks["decoder"] = stack_of(known, text, blocks=spans)
     return stacks
+
+
+def patches_in(shape: Sequence[int], channels: int, kernel: Sequence[int]) -> tuple[int, int]:
+    """How many patches `pixel_values` of this shape hold, one at least, and the images, if they are any.
+
+    Two dimensions are patches in a row, of whatever images; four and more are images, whose last two are height and
+    width; of anything else, as of images smaller than a patch, pixels are counted. `channels` and `kernel` are those of
+    the convolution that cuts patches.
+    """
+    if len(shape) == 2:
+        return max(1, shape[0]), 0
+    if len(shape) > 3 and len(kernel) > 1:
+        images = math.prod(shape[:-3])
+        count = images * (shape[-2] // kernel[-2]) * (shape[-1] // kernel[-1])
+        if count:
+            return count, images
+    return max(1, math.prod(shape) // (channels * math.prod(kernel))), 0
 
 
 @dataclass(frozen=True)
