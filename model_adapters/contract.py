@@ -13,10 +13,11 @@ import shutil
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -28,6 +29,8 @@ from model_adapters.templates import Template
 from model_adapters.testing.checks import CHECKS
 from model_adapters.testing.shrink import NoSmallVersionError, shrunk
 from model_adapters.testing.subject import Failed, Skipped, Subject
+
+Checks = Mapping[str, Callable[[Subject], str]]
 
 
 @dataclass(frozen=True)
@@ -49,24 +52,30 @@ def check_adapter(
     tolerance: float = 1e-5,
     dtype: torch.dtype = torch.float32,
     vision: VisionSettings = DEFAULT_VISION,
+    more: Checks = MappingProxyType({}),
 ) -> list[Check]:
     """Load a checkpoint through its adapter and compare it with plain transformers, check by check.
 
     `spec` (`file.py:Class` or `package.module:Class`) names an outside adapter. `tolerance` bounds differences of
     log-probabilities (nats) and of features; 1e-5 suits fp32. The images are synthetic, in several sizes, and reach the
-    model as `vision` says. A check that raises has failed; the others still run, without those that need what raised.
-    Raises AdapterError when the checkpoint has no adapter or does not load.
+    model as `vision` says. `more` checks follow those of the contract. A check that raises has failed; the others still
+    run, without those that need what raised. Raises AdapterError when the checkpoint has no adapter or does not load.
     """
     adapter = adapter_for(path, spec)
     require_options(vision, [adapter])
     with _quiet():
         processor = adapter.load_processor(path, vision)
         subject = Subject(adapter, path, processor, adapter.load_model(path, dtype).eval(), vision, tolerance)
-        return [_run(name, check, subject) for name, check in CHECKS.items()]
+        return [_run(name, check, subject) for name, check in {**CHECKS, **more}.items()]
 
 
 def check_tiny(
-    path: str | Path, spec: str | None = None, *, vision: VisionSettings = DEFAULT_VISION, save: Path | None = None
+    path: str | Path,
+    spec: str | None = None,
+    *,
+    vision: VisionSettings = DEFAULT_VISION,
+    save: Path | None = None,
+    more: Checks = MappingProxyType({}),
 ) -> tuple[str, list[Check]]:
     """Do the same with a few narrow layers of random weights; also returns what of the model is small and what is not.
 
@@ -83,7 +92,7 @@ def check_tiny(
                 model: Any = adapter.load_model(folder)
             shutil.copytree(folder, save)
             model.save_pretrained(save)
-        checks = check_adapter(folder, spec, vision=vision, tolerance=TINY)
+        checks = check_adapter(folder, spec, vision=vision, tolerance=TINY, more=more)
     return said, [replace(check, detail=check.detail.replace(str(folder), str(path))) for check in checks]
 
 

@@ -79,6 +79,7 @@ def check_adapter(checkpoint: AdapterArguments, output: Output) -> int:
         raise UserError("--save keeps the small checkpoint that --tiny makes: add --tiny")
 
     from mmcorl.policy.trained_with import adapter_trained_with, trained_with
+    from mmcorl.tools.adapter_checks import CHECKS
     from mmcorl.tools.zoo import resolve
     from model_adapters.base import VisionSettings
     from model_adapters.contract import check_adapter as contract
@@ -89,10 +90,10 @@ def check_adapter(checkpoint: AdapterArguments, output: Output) -> int:
     spec = checkpoint.adapter or adapter_trained_with(checkpoint.model)
     path, vision = resolve(checkpoint.model), VisionSettings(**images.model_dump())
     if checkpoint.tiny:
-        said, checks = check_tiny(path, spec, vision=vision, save=checkpoint.save)
+        said, checks = check_tiny(path, spec, vision=vision, save=checkpoint.save, more=CHECKS)
         print(f"random weights, {said}", file=sys.stderr)
     else:
-        checks = contract(path, spec, vision=vision)
+        checks = contract(path, spec, vision=vision, more=CHECKS)
     if output.as_json:
         print(json.dumps([asdict(check) for check in checks]))
     else:

@@ -54,12 +54,13 @@ class Policy(nn.Module):
 
     def __init__(self, model: nn.Module, adapter: ModelAdapter, processor: Any):
         super().__init__()
-        self.model: Any = model  # a transformers model; nn.Module lacks its methods
+        hub: Any = model  # a transformers model; nn.Module lacks its methods
+        self.model = hub
         self.adapter = adapter
         self.processor = processor
         # Ids beyond the head, such as that of Mllama's images, cannot be sampled anyway.
-        head: Any = self.model.get_output_embeddings()
-        banned = [token for token in adapter.banned_ids(processor, model.config) if token < head.out_features]
+        size = hub.get_output_embeddings().out_features
+        banned = [token for token in adapter.banned_ids(processor, model.config) if token < size]
         self.register_buffer("banned", torch.tensor(banned, dtype=torch.long), persistent=False)
         self.stop_ids = adapter.stop_ids(processor, model)
         self._heads: set[shared_prefix.Heads] = set()

@@ -228,7 +228,7 @@ def measure(agent: Agent, prompts: Sequence[Prompt], config: Config, expected: b
 
 def _without_images(prompt: Prompt) -> Prompt:
     """The prompt without its images and their places; another uid, because it is another prompt."""
-    texts = {view: text.replace(PLACE, "") for view, text in prompt.views.items()}
-    turns = tuple((asked.replace(PLACE, ""), answer.replace(PLACE, "")) for asked, answer in prompt.turns)
-    text = prompt.text.replace(PLACE, "")
-    return replace(prompt, uid=f"{prompt.uid}/text", images=(), text=text, views=texts, turns=turns)
+    views = {name: text.replace(PLACE, "") for name, text in prompt.views.items()}
+    turns = tuple((asked.replace(PLACE, ""), answer) for asked, answer in prompt.turns)
+    text, uid = prompt.text.replace(PLACE, ""), f"{prompt.uid}/text"
+    return replace(prompt, uid=uid, images=(), text=text, views=views, turns=turns)

@@ -48,6 +48,16 @@ def test_marks_count_as_tokens_of_an_image(loaded: Loaded) -> None:
         assert ADAPTER.prompt_length(processor, "?", [noise(*size)] * 2) == 2 * length - text
 
 
+def test_one_token_alone_in_a_pass_is_that_of_company(loaded: Loaded) -> None:
+    """An image of 28 x 28 pixels and less, of which transformers' own `squeeze` makes a vector."""
+    small, other = encode_all(loaded, [("?", [noise(28, 28)]), ("?", [noise(84, 28)])])
+    with torch.no_grad():
+        alone = ADAPTER.image_features(loaded.model, small.vision)
+        together = ADAPTER.image_features(loaded.model, ADAPTER.collate_vision([small.vision, other.vision]))
+    assert alone.shape == (1, together.shape[1])
+    torch.testing.assert_close(alone, together[:1], atol=1e-5, rtol=0)
+
+
 @pytest.mark.parametrize("checkpointing", [False, True], ids=["plain", "checkpointing"])
 def test_images_of_all_shapes_go_through_the_tower_unpadded(
     checkpointing: bool, tiny_checkpoints: Mapping[str, Path]

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from torch import Tensor
 
 from adapter_passes import each_family, load, policy_of
 from mmcorl.engines.base import Sampling
 from mmcorl.engines.transformers import TransformersEngine
-from mmcorl.policy.forked_states import fork
+from mmcorl.policy.forked_states import fork, install
 from model_adapters.base import Encoded
 from model_adapters.testing.tiny import absent, build_tiny
 from worker_parts import encoded, gradients, largest_difference, mixed_prompts, prompt, rollout, worker
@@ -127,6 +128,30 @@ def test_places_of_tokens_by_hand() -> None:
     assert plan.places.tolist() == [0, 1, 2, 6, 7, 9, 5, 12, 13, 14]
     alone = fork([(0, None)], [4], torch.device("cpu"))
     assert (alone.prompts, alone.completions, alone.owners.tolist()) == ((1, 4), (1, 2), [0])
+
+
+@pytest.mark.parametrize(
+    ("name", "kinds", "more"),
+    [
+        ("Lfm3", ["conv", "full_attention", "sliding_attention"], {}),
+        ("Lfm2Moe", ["conv", "full_attention"], {"num_experts": 2, "num_dense_layers": 1}),
+        ("Qwen3_5MoeText", ["linear_attention", "full_attention"], {"num_experts": 2}),
+        ("Qwen3Next", ["linear_attention", "full_attention"], {"num_experts": 2}),
+    ],
+)
+def test_layers_with_states_are_known_by_how_they_are_called(name: str, kinds: list[str], more: dict[str, int]) -> None:
+    """Whatever their class is called, of families that have no adapter here."""
+    sizes = {"hidden_size": 32, "intermediate_size": 32, "num_attention_heads": 2, "num_key_value_heads": 2}
+    config = getattr(transformers, f"{name}Config", None)
+    if config is None:
+        pytest.skip(f"this transformers has no {name}")
+    made = config(
+        vocab_size=64, pad_token_id=0, num_hidden_layers=len(kinds), layer_types=kinds, head_dim=16, **sizes, **more
+    )
+    with torch.device("meta"):
+        decoder = transformers.AutoModel.from_config(made, attn_implementation="sdpa")
+    assert install(decoder, "layout", kinds) == {kinds[0]}
+    assert install(decoder, "layout", kinds) == {kinds[0]}  # once more changes nothing
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ from torch import Tensor
 from adapter_passes import TEXT_FAMILIES, VISION_FAMILIES, completions, each_family, load
 from mmcorl.engines.base import Sample
 from mmcorl.policy.policy import Policy, Rows
+from model_adapters.text import TextAdapter
 from worker_parts import Reference, encoded, mixed_prompts
 
 FAMILIES = (*VISION_FAMILIES, *TEXT_FAMILIES)
@@ -38,6 +39,20 @@ def test_rows_score_as_in_a_plain_forward(family: str, tiny_checkpoints: Mapping
             assert torch.allclose(part, reference.logp(owner, met[owner], 0.5), atol=1e-5)
             met[owner] += 1
     assert part.dtype == torch.float32
+
+
+def test_banned_ids_beyond_the_head_change_nothing(tiny_checkpoints: Mapping[str, Path]) -> None:
+    """As of an image's token that is the last of the tokenizer and has no row in the head."""
+
+    class Beyond(TextAdapter):
+        def banned_ids(self, processor: Any, config: Any) -> tuple[int, ...]:
+            return (*super().banned_ids(processor, config), config.vocab_size, config.vocab_size + 7)
+
+    policy, rows, _ = policy_and_rows("llama", tiny_checkpoints["llama"])
+    beyond = Policy(policy.model, Beyond(), policy.processor)
+    assert beyond.banned.equal(policy.banned)
+    with torch.no_grad():
+        assert beyond(rows).equal(policy(rows))
 
 
 @each_family(*VISION_FAMILIES)

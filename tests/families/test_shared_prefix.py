@@ -170,6 +170,28 @@ def test_a_model_that_gives_other_numbers_keeps_to_the_plain_path_in_words(
         decide(settings(training={"shared_prefix": "on"}), "ada", agent.shards, agent.dummy)
 
 
+def test_a_layer_that_raises_on_a_row_of_several_keeps_to_the_plain_path(
+    tiny_checkpoints: Mapping[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As cross-attention does, which counts as attention. What raises on the plain path is no reason: it is a fault."""
+    agent = worker(tiny_checkpoints["qwen3"])
+    decoder: Any = agent.adapter.decoder(agent.policy.model)
+
+    def cross(_: Any, args: Any, kwargs: dict[str, Any]) -> None:
+        if everywhere or len(kwargs["hidden_states"]) == 1:  # all prompts and completions in one row
+            raise RuntimeError("split_with_sizes expects 204\nat line 3")
+
+    decoder.get_submodule("layers.1.self_attn").register_forward_pre_hook(cross, with_kwargs=True)
+    everywhere = False
+    assert not decide(agent.config, "ada", agent.shards, agent.dummy)
+    told = "(a test prompt raised RuntimeError: split_with_sizes expects 204)"
+    assert capsys.readouterr().err.splitlines()[-1].endswith(told)
+    assert decoder.config._attn_implementation == "sdpa"
+    everywhere = True
+    with pytest.raises(RuntimeError, match="split_with_sizes"):
+        decide(agent.config, "ada", agent.shards, agent.dummy)
+
+
 def test_a_soft_cap_is_not_passed_over(tiny_checkpoints: Mapping[str, Path]) -> None:
     loaded = load("qwen3", tiny_checkpoints["qwen3"])
     policy, rows = policy_of(loaded), replace(three_groups(loaded), shared=True)

@@ -11,6 +11,7 @@ from PIL import Image
 
 from mmcorl.data import DataError, DataSettings, check, load_prompts
 from mmcorl.data.checks import overlap_warnings
+from mmcorl.errors import UserError
 
 COLUMNS = {"image": "image", "id": "id"}
 
@@ -106,6 +107,36 @@ def test_what_is_not_set_to_skip_is_refused_with_counts_and_a_way_out(planted):
         assert error.value.report.counts == COUNTS  # the whole pass was made all the same
     with pytest.raises(DataError, match=r"3 of 13 rows of rows\.jsonl are usable .*fewer than min_rows 4"):
         check(load_prompts(DataSettings(**planted, **ALL_SKIP, min_rows=4)), max_side=64, lengths=LENGTHS)
+
+
+def test_whatever_a_processor_raises_over_a_row_is_that_rows_fault(tmp_path):
+    def length(prompt):
+        if prompt.row_id in broken:
+            raise RuntimeError("stack expects each tensor to be equal size\nbut got [3, 16]")
+        return 5
+
+    rows = rows_file(tmp_path, [{"id": name, "question": f"{name}?"} for name in "abc"])
+    settings = {"source": rows, "columns": {"id": "id"}}
+    asked = {"max_side": 64, "lengths": {"one": (length, 9)}}
+    sentence = "row b: agent one: RuntimeError: stack expects each tensor to be equal size"
+    broken = {"b"}
+    with pytest.raises(DataError, match=rf"1 of 3 rows of rows\.jsonl .*1 prompt that an agent .*first {sentence}\)"):
+        check(load_prompts(DataSettings(**settings)), **asked)
+    report = check(load_prompts(DataSettings(**settings, **ALL_SKIP)), **asked)
+    assert (report.kept, report.counts, str(report.findings[0])) == ((0, 2), {"unfit_prompt": 1}, sentence)
+    broken = {"a", "b", "c"}  # which is then no row's fault
+    with pytest.raises(DataError, match=r"^0 of 3 rows .*first row a: agent one: RuntimeError: stack expects"):
+        check(load_prompts(DataSettings(**settings, **ALL_SKIP)), **asked)
+
+
+@pytest.mark.parametrize("error", [MemoryError, KeyboardInterrupt, UserError("the config is wrong")])
+def test_what_is_no_rows_fault_is_raised(tmp_path, error):
+    def length(prompt):
+        raise error
+
+    source = load_prompts(DataSettings(source=rows_file(tmp_path, [{"question": "a?"}]), **ALL_SKIP))
+    with pytest.raises(error if isinstance(error, type) else type(error)):
+        check(source, max_side=64, lengths={"one": (length, 9)})
 
 
 def test_rows_without_image_are_prompts_of_text_where_allowed(tmp_path):

@@ -13,6 +13,7 @@ from mmcorl.config import load as load_config
 from mmcorl.data.sources import load_prompts
 from mmcorl.fake_gpu.models import build
 from mmcorl.policy.prompt_encoder import PromptEncoder
+from mmcorl.run import memory as run_memory
 from mmcorl.tools import doctor
 from mmcorl.trainer import memory
 from mmcorl.trainer.activations import Stack, Work, kept, per_layer
@@ -196,6 +197,50 @@ def test_parameters_are_those_of_the_loaded_model(tmp_path, family):
     assert shape.parameters == sum(parameter.numel() for parameter in agent.policy.model.parameters())
     vision = {id(p): p.numel() for part in agent.adapter.vision_modules(agent.policy.model) for p in part.parameters()}
     assert shape.vision == sum(vision.values())
+
+
+@pytest.mark.parametrize(
+    ("shape", "kernel", "patches"),
+    [
+        ((96, 588), (14, 14), (96, 0)),  # patches in a row
+        ((96, 1176), (2, 14, 14), (96, 0)),
+        ((2, 3, 56, 28), (14, 14), (16, 2)),  # 4 x 2 of two images
+        ((1, 4, 3, 56, 56), (14, 14), (64, 4)),  # tiles of an image
+        ((1, 3, 14, 140), (14, 14), (10, 1)),  # patches side by side, as one flat image
+        ((10, 3, 7, 7), (14, 14), (2, 0)),  # 1,470 elements, 588 a patch
+        ((5880,), (14, 14), (10, 0)),
+        ((3, 28, 28), (14, 14), (4, 0)),
+        ((0, 588), (14, 14), (1, 0)),
+        ((), (14, 14), (1, 0)),
+        ((1, 3, 14, 14), (7,), (28, 0)),  # a convolution of one axis: 21 elements
+    ],
+)
+def test_patches_of_pixels_of_any_shape(shape, kernel, patches):
+    assert memory.patches_in(shape, 3, kernel) == patches
+
+
+def test_any_shape_of_pixels_holds_a_patch():
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(300):
+        shape = torch.randint(0, 40, (int(torch.randint(0, 7, (), generator=generator)),), generator=generator).tolist()
+        count, images = memory.patches_in(shape, 3, (14, 14))
+        assert count >= 1
+        assert 0 <= images <= count
+
+
+def test_a_prediction_that_cannot_be_made_is_said_and_no_more(tmp_path, capsys, monkeypatch):
+    """The other agent's is made."""
+    folder = build_tiny("internvl3_5", tmp_path / "internvl3_5", seed=0)
+    agents = [{"name": name, "model": str(folder)} for name in "ab"]
+    config = settings(agents=agents, supervision={"kind": "ring"})
+    readers = [PromptEncoder(config, agent, str(folder)) for agent in config.agents]
+    monkeypatch.setattr(readers[0], "dummy", lambda image: SimpleNamespace(vision={"pixel_values": 1}))
+    budgets = run_memory.predict(config, readers, {"a": 50, "b": 50}, [], False, True)
+    assert list(budgets) == ["b"]
+    said = "a: its memory cannot be predicted (AttributeError: 'int' object has no attribute 'shape')"
+    assert capsys.readouterr().err.splitlines()[-1] == said
+    found = list(doctor.memory(config, readers, [], 2**40))
+    assert (found[0].level, found[0].sentence) == ("note", said)
 
 
 def test_images_of_the_longest_prompt_are_what_the_shortest_text_leaves(tmp_path):

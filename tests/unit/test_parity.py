@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from mmcorl.data import DataSettings, load_prompts
-from mmcorl.trainer.parity import Drift, drift, parity
+from mmcorl.trainer.parity import Drift, drift, measure, parity
+from model_adapters.text import TextAdapter
 from worker_parts import worker
 
 
@@ -109,6 +110,25 @@ def test_a_drift_that_grows_fivefold_is_told_with_both():
     assert (healthy.grown(0.079), measured(0.001, None, "bf16").grown(0.049)) == (None, None)
     assert "by 0.081 nats per token, before the first step by 0.016 (limit 0.08)" in healthy.grown(0.081)
     assert "(limit 0.001)" in measured(1e-7, None, "fp32").grown(0.0011)
+
+
+def test_a_training_pass_that_sees_the_future_is_a_fault_of_the_adapter(tiny_checkpoints):
+    """Also where the run draws from a truncated distribution."""
+
+    class Leaks(TextAdapter):
+        def attention_mask(self, model, input_ids, valid):
+            return valid[:, None, None].expand(-1, 1, input_ids.shape[1], -1)
+
+    truncated = {"top_p": 0.5, "top_k": 5, "max_new_tokens": 6}
+    agent = worker(tiny_checkpoints["llama"], sampling=truncated, objective={"importance_correction": "off"})
+    prompts = list(load_prompts(DataSettings(source="synthetic:text", size=4)))
+    right = measure(agent, prompts, agent.config, expected=True)
+    assert (right.fault, right.shared, right.expected, right.text.tokens > 4) == (None, True, False, True)
+    assert right.text.most < 1e-5
+    agent.policy.adapter = Leaks()
+    wrong = measure(agent, prompts, agent.config, expected=True)
+    assert wrong.text.mean > 0.01
+    assert "a token sees what follows it" in wrong.fault
 
 
 def test_an_engine_that_shares_the_weights_does_not_drift(tiny_checkpoints):

@@ -1,0 +1,46 @@
+"""What the contract of an adapter cannot check by itself, as it knows no trainer: scoring by the policy, and memory."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+
+import torch
+
+from mmcorl.config import parse
+from mmcorl.policy.policy import Policy, Rows
+from mmcorl.policy.prompt_encoder import PromptEncoder
+from mmcorl.trainer.memory import budget, shape_of
+from model_adapters.errors import in_a_line
+from model_adapters.registry import is_outside, spec_of
+from model_adapters.testing.subject import Skipped, Subject
+
+
+@torch.no_grad()
+def scored(subject: Subject) -> str:
+    """Score all rows in one batch as an update does, with the prompts once per completion and once for all."""
+    policy = Policy(subject.model, subject.adapter, subject.processor)
+    rows = Rows(subject.encoded, range(len(subject.prompts)), subject.completions)
+    plain, shared = policy(rows), "prompts once"
+    try:
+        policy.share_prefixes()
+        once = policy(replace(rows, shared=True))
+    except Exception as error:  # a run says so and goes on
+        shared, once = f"prompts once per completion ({in_a_line(error)})", plain
+    subject.compare([once], [plain], "prompts once against once per completion, see bidirectional_spans")
+    policy.banned = policy.banned[:0]  # of which transformers knows nothing
+    expected = torch.cat([logprobs for logprobs, _ in subject.plain_rows])
+    return f"{subject.compare([policy(rows)], [expected], 'against a plain forward pass')}; {shared}"
+
+
+def predicted(subject: Subject) -> str:
+    """Predict the memory of an update, which must not fail whatever the model's shape."""
+    spec = spec_of(subject.adapter) if is_outside(subject.adapter) else None
+    agent = {"name": "a", "model": str(subject.path), "adapter": spec}
+    asked = {"agents": [agent], "supervision": {"kind": "self"}, "data": {"train": {"source": "synthetic:text"}}}
+    config = parse({"steps": 1, "vision": asdict(subject.vision), **asked})
+    if (shape := shape_of(PromptEncoder(config, config.agents[0], str(subject.path)))) is None:
+        raise Skipped("its config does not name the widths of its layers")
+    return budget(config, 0, shape, cpu=True).sentence("rank")
+
+
+CHECKS = {"scores through the policy": scored, "memory is predicted": predicted}
