@@ -50,6 +50,8 @@ class PushArguments(CardArguments):
     """NAME: weights of RUN/checkpoints/NAME, such as best-by-agreement, instead of the final ones"""
     report: bool = False
     """also upload report.html, which shows prompts and pictures of the training data"""
+    allow_secrets: bool = False
+    """upload also what looks like a key, a token or a password"""
     dry: bool = False
     """only say what would be uploaded, and replaced where the hub can be asked, and show the cards; needs no token"""
 
@@ -73,7 +75,7 @@ def push(what: PushArguments, output: Output) -> int:
     from mmcorl.share import push as tool
 
     licences = {} if what.dry else tool.licences_on_hub(what.folder)
-    chosen = what.model_dump(include={"agent", "checkpoint", "report"})
+    chosen = what.model_dump(include={"agent", "checkpoint", "report", "allow_secrets"})
     uploads = tool.plan(what.folder, what.to, licences=licences, **chosen)
     for upload in uploads:
         for finding in upload.warnings:

@@ -34,6 +34,12 @@ _SECRET = re.compile(
     re.IGNORECASE,
 )
 """A name and password in an address, keys in its query, and tokens of the hub."""
+_ELSEWHERE = re.compile(
+    r"\b(?:s3|gs|az|abfss?|wasbs?|hdfs)://[^\s/'\"<>]+(?:/(?:[^\s/'\"<>]+/)*(?P<name>[^\s/'\"<>,;)]*))?"
+    r"|\b[\w.+-]+@[\w-]+(?:\.[\w-]+)*(?:\.[A-Za-z]{2,}\b|:(?=\S))"
+    r"|(?<![\w.])(?:(?:10\.\d{1,3}|192\.168|172\.(?:1[6-9]|2\d|3[01]))(?:\.\d{1,3}){2}(?![.\w])|(?:\d{1,3}\.){3}\d{1,3}(?=:\d))"
+)
+"""Buckets, mail addresses and users of machines, IP addresses that are private or stand before a port."""
 _CACHED = re.compile(r"models--([^/\\]+?)--([^/\\]+)[/\\]snapshots[/\\]")
 
 
@@ -72,7 +78,8 @@ def public_settings(config: Mapping[str, Any]) -> str:
 
 def public_text(text: str) -> str:
     """Return prose in which paths of this machine are their last part."""
-    return _SECRET.sub("", _IN_PROSE.sub(_last_part, _QUOTED.sub(_unquoted, text)))
+    cut = _SECRET.sub("", _IN_PROSE.sub(_last_part, _QUOTED.sub(_unquoted, text)))
+    return _ELSEWHERE.sub(lambda found: found["name"] or "", cut)
 
 
 def public_command(line: str) -> str:

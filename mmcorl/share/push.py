@@ -20,12 +20,15 @@ from mmcorl.share import target
 from mmcorl.share.card import CARD, CURVES, model_card
 from mmcorl.share.private import hub_id, public, public_settings
 from mmcorl.share.public_page import public_page
+from mmcorl.share.secrets import secrets
 from mmcorl.share.target import CONFIG_THERE, CURVES_THERE, REPORT_THERE, Target
 
 BEST = "best-by-"
 """How links to the best checkpoint by a score begin."""
 NOT_JSON = ("tokenizer.json", "vocab.json", "added_tokens.json", "special_tokens_map.json")
 """Their texts are tokens, never paths."""
+TEXTS = (".md", ".yaml", ".json", ".html", ".txt", ".jinja")
+"""Ends of files that are searched for secrets."""
 STATE = ("optimizer.pt", "ema.safetensors", "ema.json", CARD, CURVES)
 """What checkpoints hold for resuming alone, and what is made anew."""
 
@@ -66,6 +69,7 @@ def plan(
     checkpoint: str | None = None,
     report: bool = False,
     licences: Mapping[str, str] | None = None,
+    allow_secrets: bool = False,
 ) -> list[Upload]:
     """Return what would be uploaded, after every check that needs no network.
 
@@ -76,8 +80,10 @@ def plan(
         checkpoint: a name in checkpoints/ in place of the final weights.
         report: also report.html, which shows prompts and pictures of the training data.
         licences: of the models that training started from, by agent, as far as known.
+        allow_secrets: upload also what looks like a key, a token or a password.
 
-    Raises UserError: the run has not finished, its weights are damaged, or a name is not one of the hub.
+    Raises UserError: the run has not finished, its weights are damaged, a name is not one of the hub, or there is a
+    secret in what would be published.
     """
     run, files = Path(run), read_run(run)
     if agent is not None and agent not in files.agents:
@@ -102,7 +108,26 @@ def plan(
     licences = licences or {}
     score = (checkpoint or "").removeprefix(BEST)
     by = score if checkpoint and score != checkpoint else None
-    return [_upload(files, name, repo, committed, common, licences.get(name), by) for name, repo in repos.items()]
+    uploads = [_upload(files, name, repo, committed, common, licences.get(name), by) for name, repo in repos.items()]
+    if not allow_secrets:
+        _refuse_secrets(uploads)
+    return uploads
+
+
+def _refuse_secrets(uploads: Sequence[Upload]) -> None:
+    told: dict[str, None] = {}
+    for upload in uploads:
+        for name, content in upload.files.items():
+            if name.endswith(TEXTS) and Path(name).name not in NOT_JSON:
+                data = content if isinstance(content, bytes) else content.read_bytes()
+                for line, kind, masked in secrets(data.decode(errors="replace")):
+                    told[f"{name} line {line}: {kind} {masked}"] = None
+    if told:
+        more = f" and {len(told) - 5} more" if len(told) > 5 else ""
+        raise UserError(
+            f"what would be uploaded holds secrets ({'; '.join([*told][:5])}{more}): take them out of the run's "
+            "config.yaml, such as its notes, and revoke them, or give --allow-secrets"
+        )
 
 
 @dataclass(frozen=True)

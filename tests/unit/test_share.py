@@ -22,6 +22,7 @@ from mmcorl.run import checkpoints
 from mmcorl.share import push as tool
 from mmcorl.share.card import model_card, write_cards
 from mmcorl.share.private import hub_id, public, public_text
+from mmcorl.share.secrets import secrets
 from paths import ROOT
 
 BASES = {"qwen": "Qwen/Qwen2.5-VL-3B-Instruct", "intern": "/home/alice/models/InternVL3_5-2B-HF"}
@@ -426,6 +427,9 @@ def test_pictures_of_a_report_stay_whole(run: Path, monkeypatch: Any) -> None:
         ("/home/a/x.jsonl\n/home/b/y.jsonl", "x.jsonl\ny.jsonl"),
         ("https://host/v1?a=1&api_token=abc&b=2", "https://host/v1?a=1&&b=2"),
         ("https://host:8000/v1/x", "https://host:8000/v1/x"),
+        ("s3://alice-bucket/a/rows.jsonl", "rows.jsonl"),
+        ("scp alice@node7:/data/x.jsonl, or alice@host.example.org", "scp x.jsonl, or "),
+        ("http://10.1.2.3:80/v1, torch 2.11.0.1, zoo:qwen2.5-vl@3", "http://:80/v1, torch 2.11.0.1, zoo:qwen2.5-vl@3"),
         ("solve \\frac{x}{y} of $x/y$ or 1/2/3", "solve \\frac{x}{y} of $x/y$ or 1/2/3"),
     ],
 )
@@ -451,3 +455,21 @@ def test_a_folder_is_no_hub_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.chdir(tmp_path)
     assert hub_id("lab/model") is None
     assert hub_id("zoo:qwen2.5-vl") is None
+
+
+def test_secrets_are_refused_with_file_and_line(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    key = "sk-proj-" + "aB3dE5gH" * 6
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    (run / "config.yaml").write_text(yaml.safe_dump(config | {"notes": f"see max_new_tokens: 1024\n{key}"}))
+    words = ["push", str(run), "--to", "lab/pair", "--dry"]
+    assert main(words) == 2
+    told = capsys.readouterr()
+    assert re.search(r"training/config\.yaml line \d+: OpenAI key sk-p\.\.\. of 56 characters", told.err)
+    assert key not in told.err + told.out
+    assert main([*words, "--allow-secrets"]) == 0
+
+
+def test_only_secrets_are_found() -> None:
+    kinds = [kind for _, kind, _ in secrets("password=hunter2 and Bearer aB3dE5gH9jK1mN4pQ7")]
+    assert kinds == ["bearer token", "value of 'password'"]
+    assert not list(secrets("max_new_tokens: 1024; eos_token: <|im_end|>; sha " + "0123456789abcdef" * 4))
