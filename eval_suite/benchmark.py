@@ -284,7 +284,7 @@ class Benchmark:
             raise UserError(f"{copy.where} is no whole copy of {self.name}: {error}") from error
         except (UserError, RunError):
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise raised(f"benchmark {self.name!r}, arranging {copy.where},", self.arrange, error) from error
 
     def _item(self, row: Row, where: str) -> Item:
@@ -296,7 +296,7 @@ class Benchmark:
             ) from error
         except (UserError, RunError):
             raise
-        except Exception as error:  # a user's function may raise anything
+        except (Exception, SystemExit) as error:  # a user's function may raise anything
             raise raised(f"benchmark {self.name!r}, reading row {row.number} of {where},", self.read, error) from error
         if not isinstance(item, Item):
             raise UserError(f"benchmark {self.name!r} read {item!r} from row {row.number} of {where}: return an Item")

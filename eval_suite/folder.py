@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -22,6 +22,7 @@ from eval_suite.tasks import BENCHMARKS, Benchmark
 from mmcorl.config.load import differences
 from mmcorl.errors import RunError, UserError
 from mmcorl.run import folder as store
+from mmcorl.system.user_code import require_known
 
 THUMB_SIDE = 384
 STEPS = ("items.jsonl", "unasked.jsonl", "responses.jsonl", "rule.jsonl", "judge.jsonl", "behaviour.jsonl")
@@ -213,6 +214,7 @@ class EvalFolder(store.Folder):
         """Import a user's benchmarks that the manifest names, as far as this process can."""
         for facts in self.manifest.get("benchmarks", {}).values():
             if "import" in facts:
+                require_known(str(facts["import"]), "benchmark", self.path / "manifest.json")
                 with suppress(UserError):
                     BENCHMARKS.find(facts["import"])
 
@@ -264,9 +266,16 @@ class StoredItems:
         return self._last[1]
 
 
+@cache
+def _require_known_relation(name: str) -> None:
+    require_known(name, "answer relation", Path("items.jsonl"))
+
+
 def item_from_row(row: Mapping[str, Any]) -> Item:
-    """An item of items.jsonl; its images are left out."""
+    """An item of items.jsonl; its images are left out. A relation of a user's has to be one that a command named."""
     fields = {key: value for key, value in row.items() if key not in ("images", "fingerprint")}
+    if ":" in str(fields.get("relation")):
+        _require_known_relation(fields["relation"])
     fields["benchmark"] = sys.intern(fields["benchmark"])
     fields["meta"] = fields["meta"] or NO_META
     if fields["choices"] is not None:

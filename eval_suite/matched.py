@@ -12,8 +12,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from eval_suite.asked import asked_differences, asked_of
 from eval_suite.folder import EvalFolder
 from eval_suite.grading.alike import Relations
@@ -26,6 +24,7 @@ from eval_suite.tables import check_one_table, comparison_table, mean_cell, perc
 from mmcorl.answers.relation import Relation
 from mmcorl.errors import UserError
 from mmcorl.report.table import Align, Cell, Table
+from mmcorl.run.reader import mapping, read_run
 
 SAMPLED = ("temperature", "top_p", "max_new_tokens")
 """Settings in which responses of one budget must agree whatever they were asked."""
@@ -259,9 +258,14 @@ def _training(folder: EvalFolder) -> Training | None:
     run = Path(model).resolve().parent.parent if model and Path(model).is_dir() else None
     if run is None or not (run / "config.yaml").is_file() or not (run / "summary.json").is_file():
         return None
-    batch = yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8")).get("batch", {})
-    summary = yaml.safe_load((run / "summary.json").read_text(encoding="utf-8"))
-    return Training(int(summary["steps"]), int(batch["prompts"]), int(batch["completions"]))
+    files = read_run(run)
+    batch, summary = mapping(files.config.get("batch")), mapping(files.summary)
+    try:
+        return Training(int(summary["steps"]), int(batch["prompts"]), int(batch["completions"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(
+            f"{str(run)!r} does not say how much it trained ({error!r}): restore its config.yaml"
+        ) from error
 
 
 def _row(

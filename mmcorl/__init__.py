@@ -9,6 +9,13 @@ Names are imported when first used: `import mmcorl` loads no torch.
 
 from __future__ import annotations
 
+import os
+import sys
+
+if sys.argv[:1] == ["-m"] and sys.path[:1] == [os.getcwd()] and not __file__.startswith(os.getcwd() + os.sep):
+    # `python -m mmcorl` looks for packages in the working folder first; the command `mmcorl` does not.
+    del sys.path[0]
+
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 

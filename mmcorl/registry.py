@@ -14,36 +14,20 @@ signature, name a row instead: `mine = RuleRow("mine", "Help.", function, min_ag
 
 from __future__ import annotations
 
-import ast
-import filecmp
 import functools
 import importlib
-import importlib.util
 import inspect
-import os
 import re
-import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from mmcorl.errors import RunError, UserError
-
-KEPT = "user"
-"""Folder in that of a run for the files of users that it began with."""
-INHERITED = "MMCORL_USER_PATH"
-"""Environment variable by which processes started from here find the files of users."""
-OURS = ("mmcorl", "eval_suite", "model_adapters", "patches")
-
-_SPEC = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
-_folders = [Path(folder) for folder in os.environ.get(INHERITED, "").split(os.pathsep) if folder]
-"""Where files of users may lie: the folders of the configs that were loaded, the latest last."""
-
-sys.path += [str(folder) for folder in _folders if str(folder) not in sys.path]
+from mmcorl.system import user_code
+from mmcorl.system.user_code import KEPT, SPEC, importable, make_importable, user_files
 
 
 @dataclass(frozen=True)
@@ -103,7 +87,7 @@ class Table(Mapping[str, R], Generic[R]):
                 f"there is no {self.what} {name!r}: {hint}use {', '.join(self._rows)}, or your own as "
                 "file.py:name, or package.module:name of an installed package"
             )
-        place: tuple[str | Path, ...] = (name, *_folders[-1:])
+        place: tuple[str | Path, ...] = (name, *user_code._folders[-1:])
         if place not in self._outside:
             self._outside[place] = self._from_outside(name)
         return self._outside[place]
@@ -143,13 +127,13 @@ def _named(function: Callable[..., Any] | None, name: str) -> Any:
             return function(*args, **kwargs)
         except (UserError, RunError):
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise raised(name, function, error) from error
 
     return call
 
 
-def raised(name: str, function: Callable[..., Any], error: Exception) -> RunError:
+def raised(name: str, function: Callable[..., Any], error: BaseException) -> RunError:
     """The sentence on an error of a user's function: the setting, the error, where it was raised."""
     frames = traceback.extract_tb(error.__traceback__)
     file = getattr(getattr(inspect.unwrap(function), "__code__", None), "co_filename", None)
@@ -158,12 +142,18 @@ def raised(name: str, function: Callable[..., Any], error: Exception) -> RunErro
     return RunError(f"{name} raised {type(error).__name__}: {reason} ({last.filename}:{last.lineno}): correct it")
 
 
+def exited(stop: SystemExit) -> str:
+    """Where code called sys.exit, which would end a command as if it had done its work."""
+    places = re.findall(r'File "(.+?)", line (\d+)', "".join(traceback.format_exception(stop)))
+    return f"SystemExit({stop.code!r}) was raised in {':'.join(places[-1]) if places else 'it'}: correct that line"
+
+
 def load_object(spec: str, what: str = "object") -> Any:
     """Import `package.module:name` from the path, from beside a loaded config or from the working folder.
 
     Raises UserError where the spec is malformed, the module is missing or fails to import, or it lacks the name.
     """
-    if not _SPEC.fullmatch(spec):
+    if not SPEC.fullmatch(spec):
         raise UserError(f"{what} {spec!r} is not an import path: write it as file.py:name or package.module:name")
     make_importable(spec)
     module_name, name = spec.split(":")
@@ -191,100 +181,6 @@ def load_object(spec: str, what: str = "object") -> Any:
     return getattr(module, name)
 
 
-def look_in(folder: Path) -> None:
-    """Let users' modules be imported from `folder`, after everything on the path."""
-    if (folder := folder.resolve()) in _folders:
-        _folders.remove(folder)
-    _folders.append(folder)
-
-
-def prefer(folder: Path) -> None:
-    """Let users' modules be imported from `folder`, before any others of their names."""
-    look_in(folder)
-    sys.path.insert(0, str(folder.resolve()))
-    importlib.invalidate_caches()
-
-
-def make_importable(spec: str) -> None:
-    """Append the folder that holds a spec's top module to the path, unless Python finds the module already.
-
-    Processes started from here find it, too. Raises UserError where Python finds a module that hides another of its
-    name beside the config loaded last.
-    """
-    top = spec.partition(":")[0].partition(".")[0]
-    if not top:
-        return
-    origin = _origin(top)
-    for folder in (*reversed(_folders), Path.cwd()):
-        file = next((file for file in (folder / f"{top}.py", folder / top / "__init__.py") if file.is_file()), None)
-        if origin is not None and folder in _folders[-1:] and file is not None and not _same(Path(origin), file):
-            raise UserError(
-                f"{spec!r}: Python knows another module {top!r} ({origin or 'built in'}) than {str(file)!r} beside the "
-                "config: rename the file"
-            )
-        if origin is None and (file is not None or (folder / top).is_dir()):
-            sys.path.append(str(folder))
-            importlib.invalidate_caches()
-            os.environ[INHERITED] = os.pathsep.join(filter(None, [os.environ.get(INHERITED), str(folder)]))
-            return
-
-
-def importable(spec: str) -> str:
-    """Return the import path of `package.module:name` or `folder/file.py:name`, having made sure that Python finds it.
-
-    A file is looked for from beside the config loaded last, then from the working folder. Raises UserError where it is
-    not there, or Python knows another module by its name.
-    """
-    path, _, name = spec.rpartition(":")
-    if not path.endswith(".py"):
-        make_importable(spec)
-        return spec
-    places = (folder / Path(path).expanduser() for folder in (*reversed(_folders), Path.cwd()))
-    file = next((place.resolve() for place in places if place.is_file()), None)
-    if file is None:
-        raise UserError(f"{spec!r}: there is no file {path!r} beside the config or in the working folder: correct it")
-    module = f"{file.stem}:{name}"
-    if not _SPEC.fullmatch(module):
-        raise UserError(f"{spec!r} names nothing in a Python module: write file.py:name, of letters, digits and _")
-    if file.parent not in _folders:
-        _folders.insert(0, file.parent)  # the last one is that of the config
-    make_importable(module)
-    if not _same(Path(found := _origin(file.stem) or ""), file):
-        raise UserError(f"{spec!r}: Python knows another module {file.stem!r} ({found or 'built in'}): rename the file")
-    return module
-
-
-def user_files(specs: Iterable[str]) -> dict[str, Path]:
-    """Return the files of users behind import paths, by their place in the folder they are imported from.
-
-    These are the modules beside a config or in the working folder and what they import from there; no installed ones.
-    """
-    tops = []
-    for spec in specs:
-        if ":" in spec:
-            make_importable(spec)
-            tops.append(spec.partition(":")[0])
-    files: dict[str, Path] = {}
-    seen, homes = set(OURS), {*_folders, Path.cwd().resolve()}
-    while tops:
-        top = tops.pop().partition(".")[0]
-        origin = None if top in seen else _origin(top)
-        seen.add(top)
-        path = Path(origin or "").absolute()
-        path = path.parent if path.name == "__init__.py" else path
-        if not origin or path.parent.resolve() not in homes:
-            continue
-        for file in [path] if path.is_file() else sorted(path.rglob("*.py")):
-            files[file.relative_to(path.parent).as_posix()] = file
-            with suppress(SyntaxError, ValueError):
-                for node in ast.walk(ast.parse(file.read_bytes())):
-                    if isinstance(node, ast.Import):
-                        tops += [alias.name for alias in node.names]
-                    elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-                        tops.append(node.module)
-    return files
-
-
 def shown(spec: str, files: Iterable[str] | None = None) -> str:
     """Return how a name is written for people: `file.py:name` for one in a file of the user's, others as they are.
 
@@ -294,26 +190,6 @@ def shown(spec: str, files: Iterable[str] | None = None) -> str:
     if not module or f"{module}.py" not in (user_files([spec]) if files is None else files):
         return spec
     return f"{module}.py:{name}"
-
-
-def _same(origin: Path, file: Path) -> bool:
-    """Whether two files are one, or modules with the same content."""
-    if origin.resolve() == file.resolve():
-        return True
-    return origin.is_file() and file.name != "__init__.py" and filecmp.cmp(origin, file, shallow=False)
-
-
-def _origin(top: str) -> str | None:
-    """Return the file of a module that Python finds, a folder without one, "" for a built-in one; None where none."""
-    module = sys.modules.get(top)
-    if module is not None:
-        file, folders = getattr(module, "__file__", None), getattr(module, "__path__", ())
-    else:
-        spec = importlib.util.find_spec(top)
-        if spec is None:
-            return None
-        file, folders = spec.origin if spec.has_location else None, spec.submodule_search_locations or ()
-    return file or next(iter(folders), "")
 
 
 def parameters(function: Callable[..., Any]) -> tuple[tuple[str, ...], bool]:

@@ -182,7 +182,7 @@ class Reward:
                 result = list(result)
             except (UserError, RunError):
                 raise
-            except Exception as error:  # its code runs only here
+            except (Exception, SystemExit) as error:  # its code runs only here
                 raise raised(f"reward {shown(self.kind)!r}", row.function, error) from error
         values = _numbers(self.kind, result, len(each), prompt.row_id)
         if not self.format:
@@ -196,6 +196,9 @@ class Reward:
 def _numbers(kind: str, result: Any, completions: int, row: str) -> tuple[float, ...]:
     """Check what a reward returned: K finite numbers."""
     try:
+        result = list(result)
+        if text := next((value for value in result if isinstance(value, str | bytes)), None):
+            raise TypeError(f"{text!r} is a text")
         values = tuple(float(value) for value in result)
     except Exception as error:
         raise RunError(

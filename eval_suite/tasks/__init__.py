@@ -20,7 +20,8 @@ from importlib import import_module
 from eval_suite.benchmark import Benchmark, Loaded, SubScores
 from mmcorl.data.synthetic import SKILLS
 from mmcorl.errors import UserError
-from mmcorl.registry import importable, load_object
+from mmcorl.registry import load_object
+from mmcorl.system.user_code import importable
 
 
 class Benchmarks(Mapping[str, Benchmark]):

@@ -25,6 +25,7 @@ from mmcorl.data.row_parsing import BadRow
 from mmcorl.errors import UserError
 from mmcorl.labels.voting import same_answer
 from mmcorl.run.folder import read_jsonl
+from mmcorl.system.user_code import require_known
 from mmcorl.types import Prompt
 
 By = Literal["tag", "prompt", "all"]
@@ -100,6 +101,8 @@ def training_prompts(run_dir: Path) -> dict[str, Prompt]:
     if not config.is_file():
         raise UserError(f"{str(run_dir)!r} has no config.yaml: give the folder of a run of `mmcorl train`")
     kept = load_kept(run_dir)
+    if ":" in kept.answers.relation:
+        require_known(kept.answers.relation, "answer relation", config, run_dir)
     data = kept.data
     source = load_mixture(data.train, data.also, RELATIONS.find(kept.answers.relation).form)
     prompts: dict[str, Prompt] = {}

@@ -23,7 +23,9 @@ from mmcorl.cli.output import enduring
 from mmcorl.config import shipped
 from mmcorl.config.reference import settings as every_setting
 from mmcorl.errors import RunError, UserError
+from mmcorl.registry import exited
 from mmcorl.run import made
+from mmcorl.system.user_code import trust
 from model_adapters.errors import AdapterError
 
 GROUPS = (start, train, view, eval, analysis, rephrase, share, reference, completion, tools)
@@ -77,6 +79,8 @@ ELSEWHERE = {
     "export": "push",
 }
 """Names under which a command may be looked for."""
+
+TRUST = "code of your own that a folder names and this command line does not: let it run, from now on"
 
 REMOVED = {
     "--failed": "it is gone: rows without another wording have none in the file, and training says what it can do",
@@ -187,10 +191,15 @@ def _run(arguments: argparse.Namespace) -> int:
         print("mmcorl: the working folder has been removed: go to one that is there (cd)", file=sys.stderr)
         return 2
     try:
+        for path in arguments.trust:
+            trust(path)
         return int(arguments.run(arguments))
     except KeyboardInterrupt as interrupt:  # which may bring what to say
         print(f"mmcorl: interrupted{str(interrupt) or arguments.after_interrupt}", file=sys.stderr)
         return 130
+    except SystemExit as stop:  # of a user's code; what is asked for on the command line was understood before
+        print(f"mmcorl: {exited(stop)}", file=sys.stderr)
+        return 1
     except RunError as error:
         print(f"mmcorl: {error}", file=sys.stderr)
         return 1
@@ -254,6 +263,7 @@ def parser_of(chosen: str | None) -> argparse.ArgumentParser:
         subparser.set_defaults(run=command, parser=subparser, after_interrupt=command.after_interrupt)
         for model in command.models.values():
             add_arguments(subparser, model, command.flags)
+        subparser.add_argument("--trust", action="append", type=Path, default=[], metavar="FILE.py", help=TRUST)
     return parser
 
 

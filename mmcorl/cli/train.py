@@ -22,6 +22,7 @@ from mmcorl.cli.output import show, show_comparison
 from mmcorl.config import methods
 from mmcorl.config.load import about
 from mmcorl.errors import RunError, UserError
+from mmcorl.system.user_code import told
 
 if TYPE_CHECKING:
     from mmcorl.tools.sweep import Planned, Scoring
@@ -68,7 +69,8 @@ def _shipped() -> str:
     after_interrupt=": re-run the same command to resume from the last checkpoint",
 )
 def train(run: TrainArguments, progress: Progress, output: Output) -> int:
-    config = _config(run)
+    with told(partial(print, file=sys.stderr, flush=True)):
+        config = _config(run)
     if run.dry:
         return _beside_the_paper(config, as_json=output.as_json)
     run_dir = run.run_dir or Path("runs") / config.name
@@ -96,6 +98,8 @@ def train(run: TrainArguments, progress: Progress, output: Output) -> int:
             train_config(config, run_dir, quiet=progress.quiet, suite=suite)
         except KeyboardInterrupt as interrupt:
             raise KeyboardInterrupt(_onward(run_dir)) from interrupt
+        if Run(run_dir).summary is None:
+            raise RunError(f"training returned, but {str(run_dir)!r} has no summary.json: re-run the same command")
     if output.as_json:
         print(json.dumps(Run(run_dir).summary))
     else:
@@ -416,7 +420,8 @@ def doctor(run: DoctorArguments, progress: Progress, output: Output) -> int:
     elif run.dry:
         _on_a_fake_gpu(run.config, run.overrides, as_json=output.as_json)
     else:
-        config = settings.load(run.config, run.overrides)
+        with told(partial(print, file=sys.stderr, flush=True)):
+            config = settings.load(run.config, run.overrides)
 
     from mmcorl.tools.doctor import CostOptions, examine, machine
 
@@ -436,7 +441,8 @@ def _on_a_fake_gpu(path: str, overrides: Sequence[str], *, as_json: bool) -> NoR
     from mmcorl.fake_gpu import library
 
     library.load()  # The first to import torch; the user's own files, which the config names, may do so as well.
-    config = settings.load(path, overrides)
+    with told(partial(print, file=sys.stderr, flush=True)):
+        config = settings.load(path, overrides)
 
     from mmcorl.fake_gpu import report
 

@@ -19,7 +19,7 @@ from mmcorl.config.errors import models_in, sentence, without_removed
 from mmcorl.config.schema import Config, MayChangeOnResume, Section, VisionConfig
 from mmcorl.config.yaml_loader import MOST_BYTES, Loader, complaint
 from mmcorl.errors import UserError
-from mmcorl.registry import KEPT, look_in
+from mmcorl.system.user_code import KEPT, look_in
 from model_adapters.user_files import read_regular
 
 _PACKAGE = Path(__file__).parents[1]

@@ -30,8 +30,9 @@ from mmcorl.answers.relations import RELATIONS
 from mmcorl.data.settings import DataSettings
 from mmcorl.engines import ENGINES
 from mmcorl.labels.rules import RULES
-from mmcorl.registry import Row, Table, importable
+from mmcorl.registry import Row, Table
 from mmcorl.rewards import REWARDS, SETTINGS
+from mmcorl.system.user_code import importable
 from mmcorl.types import PromptStyle
 from model_adapters.coordinates import Convention
 
@@ -83,7 +84,7 @@ AdapterName = Annotated[
 ]
 """`package.module:Class`, or `file.py:Class`, which becomes the former."""
 BenchmarkName = Annotated[
-    str, AfterValidator(lambda name, info: importable(name) if ".py:" in name and not info.context else name)
+    str, AfterValidator(lambda name, info: importable(name) if ":" in name and not info.context else name)
 ]
 
 
@@ -785,6 +786,7 @@ class Config(Section):
     @model_validator(mode="after")
     def _checked(self, info: ValidationInfo) -> Self:
         named = [self.supervision.kind, self.reward.kind, *(agent.adapter for agent in self.agents)]
+        named += [self.answers.relation, self.objective.kind, self.engine.kind]
         checks = () if any(_unasked(name, info) for name in named) else CHECKS
         for mistake in (mistake for check in checks for mistake in check(self)):
             raise ValueError(mistake)

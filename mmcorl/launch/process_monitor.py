@@ -21,6 +21,7 @@ from typing import Literal
 import psutil
 
 from mmcorl.system import scratch_dirs
+from mmcorl.system.itself import itself
 
 State = Literal["running", "suspended", "ended"]
 """`suspended`: stopped by a signal or a debugger."""
@@ -80,7 +81,7 @@ class Reaper:
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "mmcorl.launch.process_monitor"],
+            itself("mmcorl.launch.process_monitor"),
             stdin=subprocess.PIPE,
             text=True,
             start_new_session=True,

@@ -13,11 +13,13 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from mmcorl.config import AgentSettings, Config
 from mmcorl.config.errors import sentence
 from mmcorl.config.schema import PromptSettings, VisionConfig
+from mmcorl.config.yaml_loader import MOST_BYTES, Loader
 from mmcorl.errors import UserError
-from mmcorl.registry import KEPT, make_importable, prefer
+from mmcorl.system.user_code import require_known
 from mmcorl.system.version import __version__
 from model_adapters.coordinates import Convention
 from model_adapters.templates import Template
+from model_adapters.user_files import read_regular
 
 FILE = "mmcorl.json"
 
@@ -82,7 +84,7 @@ def trained_with(model: str) -> TrainedWith | None:
     if (folder / FILE).exists() or (folder / FILE).is_symlink():  # a link to nothing is what a partial copy leaves
         return _read(folder / FILE, json.loads)
     if (run := _run_of(folder)) is not None:
-        return _read(run / "config.yaml", lambda text: _agent(yaml.safe_load(text), folder.resolve().name))
+        return _read(run / "config.yaml", lambda text: _agent(yaml.load(text, Loader), folder.resolve().name))
     return None
 
 
@@ -90,15 +92,13 @@ def adapter_trained_with(model: str) -> str | None:
     """Return the import path of the adapter from outside that a checkpoint was trained with, None where there is none.
 
     Of a checkpoint that lies in a run, it is the copy in RUN/user of the file that the run began with; otherwise Python
-    finds it as any file of a user. Raises UserError for a file that is damaged.
+    finds it as any file of a user. Raises UserError for a file that is damaged, and where it is code that no command
+    here has named.
     """
     trained = trained_with(model)
     if trained is None or trained.adapter is None:
         return None
-    run = _run_of(Path(model))
-    if run is not None and (run / KEPT).is_dir():
-        prefer(run / KEPT)
-    make_importable(trained.adapter)
+    require_known(trained.adapter, "adapter", Path(model), _run_of(Path(model)))
     return trained.adapter
 
 
@@ -122,7 +122,7 @@ def _agent(config: Any, name: str) -> dict[str, Any]:
 
 def _read(file: Path, parse: Any) -> TrainedWith:
     try:
-        content = parse(file.read_text(encoding="utf-8"))
+        content = parse(read_regular(file, MOST_BYTES).decode())
         if not isinstance(content, dict):
             raise ValueError("it holds no settings")
         return TrainedWith.model_validate(content)

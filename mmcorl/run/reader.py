@@ -14,9 +14,10 @@ from mmcorl.answers.relations import RELATIONS, RelationRow
 from mmcorl.config.yaml_loader import Loader
 from mmcorl.errors import UserError
 from mmcorl.labels.rules import RULES
-from mmcorl.registry import KEPT, shown
+from mmcorl.registry import shown
 from mmcorl.rewards import REWARDS, source_of_rewards
 from mmcorl.run.folder import read_json, read_jsonl
+from mmcorl.system.user_code import KEPT
 
 Record = Mapping[str, Any]
 Points = list[tuple[int, float]]

@@ -16,9 +16,9 @@ from typing import Any
 from mmcorl import config as settings
 from mmcorl.config import Config
 from mmcorl.errors import RunError, UserError
-from mmcorl.registry import KEPT, user_files
 from mmcorl.run import checkpoints, intact, made
 from mmcorl.run.folder import Folder, atomic_write, read_json
+from mmcorl.system.user_code import KEPT, user_files
 
 LOGS = (
     "metrics.jsonl",

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 from mmcorl.errors import RunError
 from mmcorl.launch.health import RankError
+from mmcorl.registry import exited
 from mmcorl.run.checkpoints import committed, no_room, system_error
 from mmcorl.run.recorder import Recorder
 from mmcorl.run.run_folder import RunFolder
@@ -49,7 +50,10 @@ def resumable_errors(folder: RunFolder) -> Iterator[None]:
     It says what was kept, and what the same command will do.
     """
     try:
-        yield
+        try:
+            yield
+        except SystemExit as stop:  # of a user's adapter, such as in the process of an agent
+            raise RunError(exited(stop)) from stop
     except Exception as error:
         reason, system = no_room(error), system_error(error)
         if reason is None and system is None and not isinstance(error, RunError):

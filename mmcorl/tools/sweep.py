@@ -85,7 +85,7 @@ class Planned:
         run = read_run(self.path)
         try:
             # Through Config, so that a setting added to the program since has its default on both sides.
-            held = settings.parse(dict(run.config)).model_dump(mode="json")
+            held = settings.parse(dict(run.config), kept=True).model_dump(mode="json")
         except UserError:
             return False
         return run.finished and not settings.changes_to_refuse(held, self.config.model_dump(mode="json"))

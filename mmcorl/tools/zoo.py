@@ -34,6 +34,7 @@ from mmcorl.data import perception, synthetic
 from mmcorl.data.perception import PictureRow
 from mmcorl.data.synthetic import SyntheticRow
 from mmcorl.errors import UserError
+from mmcorl.system.cache import cache_folder as cache_folder
 from mmcorl.tools import smollm2
 from mmcorl.tools.habits import Habits, wrong_cells
 
@@ -124,15 +125,6 @@ UNSPOILED = Habits(wrong=0.0)
 """Knows the task and has no habit: what habits on cells are taught to."""
 TEACH_FROM, CHECK_FROM = 16_000, 24_000
 """First row (of data seed 0) used for training and for checking; a run that uses earlier rows shares none of them."""
-
-
-def cache_folder() -> Path:
-    """Return the folder of built checkpoints: $MMCORL_CACHE, else $XDG_CACHE_HOME/mmcorl, else ~/.cache/mmcorl."""
-    if own := os.environ.get("MMCORL_CACHE"):
-        return Path(own)
-    # The specification has relative paths ignored.
-    shared = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    return (shared if shared.is_absolute() else Path.home() / ".cache") / "mmcorl"
 
 
 def resolve(model: str, *, quiet: bool = False, place: str = "") -> str:

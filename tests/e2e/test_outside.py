@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -30,11 +31,11 @@ from mmcorl.data.sources import load_prompts
 from mmcorl.errors import RunError, UserError
 from mmcorl.labels.rules import RULES, CohortRollouts, RuleRow, apply_rule
 from mmcorl.policy.trained_with import TrainedWith, trained_with
-from mmcorl.registry import INHERITED
 from mmcorl.rewards import Reward
 from mmcorl.run import checkpoints
 from mmcorl.run.inputs import open_encoders, open_sources
 from mmcorl.run.run_folder import RunFolder
+from mmcorl.system.user_code import INHERITED
 from mmcorl.tools.doctor import own_code
 from mmcorl.types import Completion, Group, Prompt, PseudoLabel
 from model_adapters.registry import adapter_for
@@ -70,6 +71,7 @@ def config(tiny_checkpoints: Mapping[str, Path], tmp_path: Path, monkeypatch: py
     # What is imported from here grows both.
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setenv(INHERITED, "")
+    monkeypatch.setattr("mmcorl.system.user_code._modules", {})
     monkeypatch.delitem(sys.modules, "mine", raising=False)
     return write_config(folder, changed(settings, steps=2, validation__benchmarks=[tiny]))
 
@@ -197,18 +199,21 @@ def test_a_checkpoint_is_evaluated_and_checked_with_the_adapter_of_its_run(
         ):
             for name in ("trained_by", "its_part"):
                 monkeypatch.delitem(sys.modules, name, raising=False)
-            monkeypatch.setattr("mmcorl.registry._folders", [])  # as in a process of its own
+            monkeypatch.setattr("mmcorl.system.user_code._folders", [])  # as in a process of its own
             monkeypatch.setattr(sys, "path", [part for part in sys.path if part != str(config.parent)])
             assert main(command) == 0, capsys.readouterr()
             assert Path(sys.modules["trained_by"].__file__ or "") == Path("run/user/trained_by.py").resolve()
-    # Elsewhere, without its run, the file has to be here.
+    # Elsewhere, without its run, the file has to be here, and one that a command has named.
     moved = shutil.move(final, "moved")
     assert trained_with(str(moved)) is not None
     monkeypatch.delitem(sys.modules, "trained_by")
-    monkeypatch.setattr("mmcorl.registry._folders", [])
+    monkeypatch.setattr("mmcorl.system.user_code._folders", [])
     monkeypatch.setattr(sys, "path", [part for part in sys.path if "user" not in Path(part).parts])
+    monkeypatch.setattr("mmcorl.system.user_code._modules", {})
     assert main(["check-adapter", str(moved)]) == 2
-    assert "another file" in capsys.readouterr().err
+    file = Path("trained_by.py").resolve()
+    sha = hashlib.sha256(file.read_bytes()).hexdigest()
+    assert f"{file} (SHA-256 {sha}) would run; read it, and give --adapter {file}:Own" in capsys.readouterr().err
     assert main(["check-adapter", str(moved), "--adapter", "run/user/trained_by.py:Own"]) == 2
 
 
@@ -248,7 +253,7 @@ def test_a_run_is_resumed_and_read_with_the_files_it_began_with(config: Path, mo
     kept = load_run("run").config
     assert kept == loaded
     assert "mine" not in sys.modules
-    monkeypatch.setattr("mmcorl.registry._folders", [])  # as in a process of its own
+    monkeypatch.setattr("mmcorl.system.user_code._folders", [])  # as in a process of its own
     with pytest.raises(
         UserError, match=r"cannot be imported .*No module named 'mine'.* the config\.yaml of a run finds"
     ):
@@ -459,6 +464,7 @@ def test_a_run_votes_over_boxes_by_a_row_of_ones_own(tmp_path: Path, monkeypatch
     """Known boxes in pixels, agents that write pixels and thousandths, and a relation that sees thousandths alone."""
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setenv(INHERITED, "")
+    monkeypatch.setattr("mmcorl.system.user_code._modules", {})
     monkeypatch.delitem(sys.modules, "mine", raising=False)
     if "MMCORL_CACHE" not in os.environ:
         monkeypatch.setenv("MMCORL_CACHE", str(tmp_path / "zoo"))

@@ -80,7 +80,8 @@ def test_a_folder_of_the_user_s_in_the_working_folder(tmp_path):
 
 def test_a_process_that_mmcorl_starts_again_reads_no_file_of_ours_in_the_working_folder(tmp_path, monkeypatch):
     (tmp_path / "patches.py").touch()
-    assert "needs its own package 'patches'" in started(["-m", "mmcorl.cli", "--version"], [ROOT], tmp_path).stderr
+    assert "needs its own package 'patches'" in started(["-c", "import mmcorl.cli"], [ROOT], tmp_path).stderr
+    assert started(["-m", "mmcorl.cli", "--version"], [ROOT], tmp_path).returncode == 0
     monkeypatch.chdir(tmp_path)
     done = started(itself()[1:], [ROOT], tmp_path)
     assert (done.returncode, done.stderr) == (0, "")

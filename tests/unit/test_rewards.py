@@ -133,12 +133,20 @@ def test_what_a_reward_returns_is_checked(monkeypatch):
     for returned, words in (
         ([1.0], "returned 1 numbers for the 2 completions of row '1'"),
         ("ab", "not a list of numbers"),
+        (["1", "0"], "'1' is a text"),
         ([1.0, float("nan")], "rewards must be finite"),
     ):
         row = RewardRow("mine:broken", "", lambda completions, returned=returned: returned)
         monkeypatch.setattr(REWARDS, "find", lambda name, row=row: row)
         with pytest.raises(RunError, match=words):
             Reward(SAME, "mine:broken")([SURE], [label(None)], [Prompt("p", "1", "?")])
+
+
+def test_a_reward_that_exits_ends_in_its_error(tmp_path, monkeypatch):
+    (tmp_path / "exits.py").write_text("import sys\n\n\ndef short(answers):\n    sys.exit(0)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(RunError, match=r"reward 'exits:short' raised SystemExit: 0 \(.*exits\.py:5\): correct it"):
+        Reward(SAME, "exits:short")([SURE], [label(None)], [Prompt("p", "1", "?")])
 
 
 def test_a_reward_takes_what_it_names_and_declares_what_must_be_measured():
