@@ -25,10 +25,13 @@ from typing import TYPE_CHECKING, Any
 from packaging.specifiers import SpecifierSet
 
 from model_adapters.errors import AdapterError
+from model_adapters.user_files import read_regular
 
 if TYPE_CHECKING:
     from model_adapters.base import ModelAdapter
 
+MOST_BYTES = 2**24
+"""Of a config.json."""
 ENTRY_POINTS = "mmcorl.adapters"
 """Entry-point group of outside families."""
 TRANSFORMERS = (">=4.57,<4.58", ">=5.16,<5.24")
@@ -206,7 +209,7 @@ def _config(path_or_id: str | Path) -> dict[str, Any]:
         instead = " or ".join(f"`{one.parent}`" for one in inside[:4]) or "an existing one or a hub id such as org/name"
         raise AdapterError(f"There is no folder `{path_or_id}`; give {instead}.")
     try:
-        config = json.loads(file.read_text(encoding="utf-8"))
+        config = json.loads(read_regular(file, MOST_BYTES))
     except (ValueError, RecursionError) as error:  # JSON and Unicode errors are two kinds of the first
         raise AdapterError(f"`{file}` is not valid JSON ({error}); fetch the checkpoint again.") from error
     if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):

@@ -368,6 +368,8 @@ def _files_of_card(folder: Path) -> list[str]:
     import yaml
     from huggingface_hub import DatasetCard
 
+    from mmcorl.config.yaml_loader import Loader
+
     named: list[str] = []
 
     def collect(value: Any) -> None:
@@ -380,7 +382,7 @@ def _files_of_card(folder: Path) -> list[str]:
         if (folder / name).exists():
             text = read_regular(folder / name, _LINE_BYTES).decode("utf-8-sig")
             card = name == datasets.config.REPOCARD_FILENAME
-            settings = DatasetCard(text).data.to_dict() if card else yaml.safe_load(text) or {}
+            settings = DatasetCard(text).data.to_dict() if card else yaml.load(text, Loader) or {}
             for configuration in settings.get("configs") or ():
                 collect([configuration.get("data_files"), configuration.get("data_dir")])
     return named
