@@ -82,12 +82,6 @@ ELSEWHERE = {
 
 TRUST = "code of your own that a folder names and this command line does not: let it run, from now on"
 
-REMOVED = {
-    "--failed": "it is gone: rows without another wording have none in the file, and training says what it can do",
-    "--allow-unsafe-code": "it is gone, because code that cannot be isolated is refused: use a Linux container",
-}
-"""Options of earlier versions, and the way out."""
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status."""
@@ -135,8 +129,6 @@ def _refuse(arguments: argparse.Namespace, rest: Sequence[str]) -> NoReturn:
     wrong = next((word for word in rest if word.startswith("-")), rest[0])
     option, _, value = wrong.partition("=")
     key = option.lstrip("-").replace("-", "_")
-    if hint := REMOVED.get(option):
-        parser.error(f"there is no option {option}: {hint}")
     if not wrong.startswith("-"):
         parser.error(f"unexpected argument {wrong!r}")
     if hasattr(arguments, "overrides"):

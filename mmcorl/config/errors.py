@@ -9,8 +9,6 @@ from typing import Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
-from mmcorl.errors import UserError
-
 RULES = {
     "greater_than": "above {gt:g}",
     "greater_than_equal": "at least {ge:g}",
@@ -49,39 +47,6 @@ ELSEWHERE = {
     "beta": "kl_coef",
 }
 """Names that TRL and transformers have for a setting, by which it is asked for."""
-
-REMOVED: dict[str, tuple[Any, str]] = {
-    "engine.separate": (
-        0,
-        "an engine has no GPUs of its own any more, every rank samples on its own GPU: remove it, and give the GPUs to "
-        "the agent with agents.NAME.ranks",
-    ),
-    "ray.hung_after": (
-        4.0,
-        "a suspended worker always stops the run after 4 seconds now: remove it, and limit how long a call of a worker "
-        "may take with ray.call_timeout",
-    ),
-    "episode.logged_characters": (400, "episodes.jsonl always keeps the first and last 200 characters: remove it"),
-    "episode.share": ("all", "scores of later turns are always means over all agents: remove it"),
-    "episode.outcome": (0.0, "the score of the last turn is no longer added: remove it"),
-    "episode.incentives": ([0.0] * 4, "incentives for persuasion were removed: remove it"),
-}
-"""By `section.key`: the former default and why any other value is refused, with the way out.
-
-The default is dropped, because the resolved config of an older run writes it out.
-"""
-
-
-def without_removed(raw: dict[str, Any]) -> dict[str, Any]:
-    """Return the mapping without removed settings. Raises UserError where one asks for what is no longer there."""
-    for path, (default, reason) in REMOVED.items():
-        section, _, key = path.partition(".")
-        settings = raw.get(section)
-        if isinstance(settings, dict) and key in settings:
-            if settings[key] != default:
-                raise UserError(f"{path} is {_short(settings[key])}, but {reason}")
-            raw = {**raw, section: {name: value for name, value in settings.items() if name != key}}
-    return raw
 
 
 def sentence(error: ValidationError, raw: Mapping[str, Any], model: type[BaseModel]) -> str:

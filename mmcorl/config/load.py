@@ -15,7 +15,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from mmcorl.config import methods
-from mmcorl.config.errors import models_in, sentence, without_removed
+from mmcorl.config.errors import models_in, sentence
 from mmcorl.config.schema import Config, MayChangeOnResume, Section, VisionConfig
 from mmcorl.config.yaml_loader import MOST_BYTES, Loader, complaint
 from mmcorl.errors import UserError
@@ -147,7 +147,6 @@ def parse(raw: dict[str, Any], kept: bool = False) -> Config:
 
     With `kept`, that of a run, which was checked when it began: what needs users' rows is left out.
     """
-    raw = without_removed(raw)
     try:
         return Config.model_validate(raw, context={"kept": True} if kept else None)
     except ValidationError as error:

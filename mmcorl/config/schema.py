@@ -342,16 +342,6 @@ class ObjectiveSettings(Section):
     """Leave completions that were cut off at `sampling.max_new_tokens` out of the loss; their rewards still count in
     their group (DAPO's overlong filtering, CoMAS)."""
 
-    @field_validator("importance_correction", mode="before")
-    @classmethod
-    def _removed(cls, value: Any) -> Any:
-        if value in ("token_mask", "sequence_truncate", "sequence_mask"):
-            raise ValueError(
-                f"importance_correction {value!r} is no longer there, because the paper truncates the weight of each "
-                "token: use token_truncate, or off"
-            )
-        return value
-
     @model_validator(mode="wrap")
     @classmethod
     def _named(cls, value: Any, read: ModelWrapValidatorHandler[Self]) -> Self:

@@ -40,7 +40,8 @@ def require_trackers(names: Sequence[str]) -> None:
             raise UserError(f"trackers has {name!r}, which is not one of {', '.join(NAMES)}; remove or correct it.")
         if importlib.util.find_spec(name) is None:
             raise UserError(
-                f"logging.trackers asks for {name}, which is not installed; run `{install_package(name)}` or leave it out."
+                f"logging.trackers asks for {name}, which is not installed; run `{install_package(name)}` or leave it "
+                "out."
             )
 
 
@@ -73,10 +74,11 @@ class Trackers:
     """All trackers of a run; opened once per session, also when the run is resumed.
 
     TensorBoard is written to `run_dir`/tensorboard whether it is named or not, and where it is not installed and not
-    named, a line on stderr says that it is not; on a resume it purges what an earlier session wrote after `start_step`. The others, accelerate's trackers, go on with the run whose id is kept in
-    `run_dir`/trackers.json; a record that an earlier session has handed over is not sent again, since a resumed run
-    repeats it number for number. Their own environment variables hold. A service that fails later is left out from
-    there on. Runs of a sweep, SWEEP/METHOD/seed_S, are grouped by its name.
+    named, a line on stderr says that it is not; on a resume it purges what an earlier session wrote after `start_step`.
+    The others, accelerate's trackers, go on with the run whose id is kept in `run_dir`/trackers.json; a record that an
+    earlier session has handed over is not sent again, since a resumed run repeats it number for number. Their own
+    environment variables hold. A service that fails later is left out from there on. Runs of a sweep,
+    SWEEP/METHOD/seed_S, are grouped by its name.
 
     Raises UserError: a name is unknown, its package is missing, or it cannot start.
     """
