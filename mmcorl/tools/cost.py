@@ -21,7 +21,7 @@ from mmcorl.data.settings import DataSettings
 from mmcorl.data.training_prompts import held_out_of
 from mmcorl.engines import ENGINES, max_rows
 from mmcorl.errors import UserError
-from mmcorl.trainer.memory import Shape
+from mmcorl.trainer.memory import GIB, Shape
 from mmcorl.trainer.throughput import PEAK_TFLOPS, known_gpu
 
 BANDWIDTH = {
@@ -47,6 +47,29 @@ BANDWIDTH = {
     "MI300X": 5.3,
 }
 """Memory bandwidth in TB/s of the GPUs of `PEAK_TFLOPS`, from the makers' data sheets; a GH200 is that of 96 GB."""
+MEMORY = {
+    "B200": 178.0,
+    "GH200": 94.5,
+    "H200": 139.8,
+    "H100 PCIe": 79.1,
+    "H100 NVL": 93.0,
+    "H100": 79.1,
+    "H800": 79.1,
+    "A100-SXM4-40GB": 39.4,
+    "A100-PCIE-40GB": 39.4,
+    "A100": 79.1,
+    "A800": 79.1,
+    "L40S": 44.4,
+    "L40": 44.4,
+    "L4": 22.0,
+    "A6000": 47.4,
+    "A40": 44.4,
+    "A10": 22.0,
+    "4090": 23.5,
+    "3090": 23.5,
+    "MI300X": 191.0,
+}
+"""GiB that programs can have of each: the data sheet's less what the driver keeps, rounded down."""
 UPDATE_PEAK = 0.25
 """Share of peak arithmetic of an update, by 6 operations per parameter and token: what the device that only counts
 finds for three 3B models on an H100 is 0.23 to 0.28 (`tools/prove/expected.json`). Recomputed activations are in it."""
@@ -69,6 +92,8 @@ class Gpu:
     name: str
     flops: float
     bandwidth: float
+    memory: int
+    """Bytes."""
 
     @staticmethod
     def named(name: str) -> Gpu:
@@ -76,7 +101,7 @@ class Gpu:
         key = known_gpu(name)
         if key is None:
             raise UserError(f"there are no data of GPU {name!r}: use one of {', '.join(PEAK_TFLOPS)}")
-        return Gpu(key, PEAK_TFLOPS[key] * 1e12, BANDWIDTH[key] * 1e12)
+        return Gpu(key, PEAK_TFLOPS[key] * 1e12, BANDWIDTH[key] * 1e12, int(MEMORY[key] * GIB))
 
 
 @dataclass(frozen=True)

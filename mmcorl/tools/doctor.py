@@ -38,6 +38,8 @@ from mmcorl.policy.prompt_styles import instruction_of, system_of
 from mmcorl.registry import shown
 from mmcorl.run.inputs import NAMED, check_rows, open_sources, require_image_readers
 from mmcorl.sandbox.process import open_sandbox
+from mmcorl.share.private import hub_id
+from mmcorl.share.target import unreachable
 from mmcorl.system import cuda
 from mmcorl.system.version import __version__
 from mmcorl.tools import cost
@@ -45,6 +47,7 @@ from mmcorl.tools.own_code import called_once
 from mmcorl.tools.zoo import resolve
 from mmcorl.trainer import parity
 from mmcorl.trainer.memory import GIB, Budget, CachedRows, Shape, budget, cached_rows, ram, shape_of, together
+from mmcorl.trainer.throughput import known_gpu
 from mmcorl.types import Prompt
 from model_adapters.errors import AdapterError, in_a_line
 from model_adapters.templates import PLACE
@@ -184,12 +187,15 @@ def memory(
     gpus: Sequence[int],
     ram: int,
     shapes: dict[str, Shape] | None = None,
+    named: cost.Gpu | None = None,
 ) -> Iterator[Finding]:
     """What each agent needs, beside what the smallest GPU of this machine has, or on CPUs its memory `ram`.
 
-    `shapes` is filled with the sizes of the models.
+    A GPU that is `named` stands for those of the machine. `shapes` is filled with the sizes of the models.
     """
+    gpus = gpus if named is None else [named.memory]
     place, size = ("rank", ram) if config.device == "cpu" else ("GPU" if gpus else "rank", min(gpus, default=None))
+    here = "this machine" if place == "rank" else f"{named.name} GPU" if named else "a GPU here"
     numbers = {agent.name: number for number, agent in enumerate(config.agents)}
     needed: list[tuple[int, Budget]] = []
     for reader in readers:
@@ -207,7 +213,7 @@ def memory(
         if shapes is not None:
             shapes[reader.name] = shape
         needed.append((reader.settings.ranks, one))
-        yield _fits(reader.name, one.peak, size, one.sentence(place), place)
+        yield _fits(reader.name, one.peak, size, one.sentence(place), here)
         rows = cached_rows(config, reader.settings.ranks, shape, size or USUAL_GPU)
         if rows is not None:
             yield _cached(reader.name, rows, assumed=size is None and config.engine.kv_cache_gib is None)
@@ -216,25 +222,24 @@ def memory(
         # All of them stay on one device; one at a time works.
         total = together([one for _, one in needed], one_at_a_time=False) + needed[0][1].reserve
         told = f"all {len(needed)} agents share one device and need about {total / GIB:.1f} GiB"
-        yield _fits("together", total, size, told, place)
+        yield _fits("together", total, size, told, here)
     elif config.device == "cpu" and ranks > 1:
         total = sum(count * one.peak for count, one in needed)
         told = f"all {ranks} ranks need about {total / GIB:.1f} GiB"
         if config.ray.address:
             yield Finding("note", "memory", f"together: {told}, not compared: they may be on other machines")
         else:
-            yield _fits("together", total, size, told, place)
+            yield _fits("together", total, size, told, here)
 
 
-def _fits(what: str, peak: int, size: int | None, sentence: str, place: str) -> Finding:
+def _fits(what: str, peak: int, size: int | None, sentence: str, here: str) -> Finding:
     told = f"{what}: {sentence}"
     if size is None:
         return Finding("note", "memory", f"{told}, not compared: no GPU is seen here (with device=cpu, memory is)")
     if peak <= size:
         return Finding("ok", "memory", told)
-    here, sharing = "this machine", "fewer ranks, smaller models"
-    if place == "GPU":
-        here = "a GPU here"
+    sharing = "fewer ranks, smaller models"
+    if here != "this machine":
         sharing = "more ranks with training.sharding=zero3, training.offload=optimizer, time_sliced=true"
     ways_out = f"training.gradient_checkpointing=true, a smaller training.tokens_per_microbatch, {sharing}"
     told += f", {here} has {size / GIB:.1f}: use {ways_out}, or training.lora.rank=16"
@@ -253,14 +258,22 @@ def _cached(name: str, rows: CachedRows, assumed: bool) -> Finding:
         "raise engine.gpu_memory_utilization (training.offload=optimizer makes room for it), engine.kv_cache_gib or "
         "engine.tensor_parallel, or use more ranks"
     )
+    if not rows.held:
+        # Without a GPU that is known the one of this run may be larger, but not with a cache of a given size.
+        return Finding("note" if assumed else "problem", "KV cache", f"{told}, so it cannot start: {ways_out}")
     return Finding("note", "KV cache", f"{told}, so most rows wait for others to end: {ways_out}")
 
 
-def _models(config: Config, quiet: bool, found: _Found, gpus: Sequence[int]) -> Iterator[Finding]:
+def _models(
+    config: Config, quiet: bool, found: _Found, gpus: Sequence[int], named: cost.Gpu | None
+) -> Iterator[Finding]:
     """Open the models, into `found`, and predict memory; of a model that is not here by its sizes, if known."""
     errors = (UserError, RunError, AdapterError, OSError)  # The model may not be here, and the hub not be reached.
     sized: list[PromptEncoder] = []
     failed: dict[str, list[str]] = {}
+    there = list(dict.fromkeys(agent.model for agent in config.agents if hub_id(agent.model)))
+    if there and (why := unreachable()):
+        yield Finding("note", "hub", f"it cannot be reached ({why}), so {', '.join(there)} must be in its cache")
     with tempfile.TemporaryDirectory() as folder:
         for agent in config.agents:
             try:
@@ -280,7 +293,7 @@ def _models(config: Config, quiet: bool, found: _Found, gpus: Sequence[int]) -> 
                 yield Finding(
                     "note", "memory", f"{reader.name}: by the sizes of {reader.settings.model} known to mmcorl"
                 )
-        yield from memory(config, sized, gpus, ram(), found.shapes)
+        yield from memory(config, sized, gpus, ram(), found.shapes, named)
 
 
 def _data(config: Config, found: _Found, quiet: bool) -> Iterator[Finding]:
@@ -381,7 +394,7 @@ def examine(config: Config, *, quiet: bool = False, asked: CostOptions | None = 
     found = _Found()
     problems = False
     cheap = (protocol(config), packages(config), sandbox(config))
-    for finding in itertools.chain(*cheap, _needed(config, quiet, found)):
+    for finding in itertools.chain(*cheap, _needed(config, quiet, found, asked)):
         problems |= finding.level == "problem"
         yield finding
     yield from _estimated(config, found, asked)
@@ -406,11 +419,12 @@ def examine(config: Config, *, quiet: bool = False, asked: CostOptions | None = 
         yield Finding("problem", "engines", str(error))
 
 
-def _needed(config: Config, quiet: bool, found: _Found) -> Iterator[Finding]:
+def _needed(config: Config, quiet: bool, found: _Found, asked: CostOptions) -> Iterator[Finding]:
     """GPUs, models, memory and data; puts into `found` what there is of them."""
     gpus = [torch.cuda.get_device_properties(index).total_memory for index in range(torch.cuda.device_count())]
     yield from _gpus()
-    yield from _models(config, quiet, found, gpus)
+    named = cost.Gpu.named(asked.gpu) if asked.gpu and known_gpu(asked.gpu) else None
+    yield from _models(config, quiet, found, gpus, named)
     rows = found.rows
     try:
         yield from _data(config, found, quiet)

@@ -12,6 +12,7 @@ from mmcorl.cli.main import main
 from mmcorl.config import parse
 from mmcorl.policy.prompt_encoder import PromptEncoder
 from mmcorl.tools import doctor
+from mmcorl.tools.cost import Gpu
 from mmcorl.trainer import memory
 from model_adapters.testing.tiny import build_tiny
 from runs import changed
@@ -117,12 +118,24 @@ def test_rows_that_the_cache_holds_are_told_and_too_few_of_them_are_a_note(confi
     assert "full rows of 3,076 tokens at once, and an engine samples 4" in told[0].sentence
     config, readers = opened(config_file, device="auto", launcher="ray", engine={"kind": "vllm", "kv_cache_gib": 1e-4})
     (one, _) = [finding for finding in doctor.memory(config, readers, [], 1) if finding.what == "KV cache"]
-    assert (one.level, "about 0 full rows" in one.sentence) == ("note", True)
+    assert (one.level, "about 0 full rows" in one.sentence) == ("problem", True)
     assert "raise engine.gpu_memory_utilization" in one.sentence
     # Where no GPU is here, one of 80 GB is assumed.
     config, readers = opened(config_file, device="auto", launcher="ray", engine={"kind": "vllm"})
     (one, _) = [finding for finding in doctor.memory(config, readers, [], 1) if finding.what == "KV cache"]
     assert "at once on a GPU of 80 GB, and" in one.sentence
+
+
+def test_a_gpu_that_is_named_stands_for_those_of_the_machine(config_file):
+    for share, level in ((0.4, "ok"), (0.12, "problem")):
+        engine = {"kind": "vllm", "gpu_memory_utilization": share}
+        config, readers = opened(config_file, device="auto", launcher="ray", engine=engine)
+        found = list(doctor.memory(config, readers, [], 1, named=Gpu.named("RTX 4090")))
+        assert {one.level for one in found if one.what == "KV cache"} == {level}
+        # vLLM takes its share of 23.5 GiB, and nothing is assumed.
+        assert all(f"vLLM (sampling) {share * 23.5:.1f}" in one.sentence for one in found if one.what == "memory")
+        assert not any("on a GPU of 80 GB" in one.sentence for one in found)
+    assert Gpu.named("L4").memory < Gpu.named("RTX 4090").memory < Gpu.named("H100 NVL").memory
 
 
 def test_on_cpus_all_ranks_together_must_fit_the_machine(config_file):
