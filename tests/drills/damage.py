@@ -5,8 +5,11 @@ Damage that a run neither reads nor keeps, as in a tracker's files, ends with th
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import random
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +19,7 @@ from tests.drills.lab import Lab, Verdict, drills, problem, refused
 
 Damage = Callable[[Path], None]
 LAST = "checkpoints/step_000004"
+SEAL = "sha256 of the above: "
 
 
 def flip(name: str, at: int = -5000, bit: int = 16) -> Damage:
@@ -57,12 +61,13 @@ def holds(name: str, text: str | bytes) -> Damage:
 
 
 def commit(**changes: Any) -> Damage:
-    """Other values in COMMIT; None removes a key."""
+    """Other values in COMMIT, with the hash of it that is due; None removes a key."""
 
     def damage(run: Path) -> None:
         file = run / LAST / "COMMIT"
-        record = {**json.loads(file.read_text()), **changes}
-        file.write_text(json.dumps({key: value for key, value in record.items() if value is not None}))
+        record = {**json.loads(file.read_text().partition(SEAL)[0]), **changes}
+        text = json.dumps({key: value for key, value in record.items() if value is not None}) + "\n"
+        file.write_text(f"{text}{SEAL}{hashlib.sha256(text.encode()).hexdigest()}\n")
 
     return damage
 
@@ -201,6 +206,16 @@ STOPPED: dict[str, Damage] = {
     "summary.json of a run not finished": holds("summary.json", '{"steps": 6}'),
     "report.html is a folder": lambda run: (run / "report.html").mkdir(),
     ".lock is a folder": folder_instead(".lock"),
+    "a bit of the gallery": flip("gallery.jsonl", at=20),
+    "a bit of the probes": flip("probes.jsonl", at=20),
+    "a bit of the responses": flip("responses.jsonl", at=20),
+    "a bit of the timings": flip("timings.jsonl", at=20),
+    "gallery and timings gone": lambda run: gone("gallery.jsonl")(run) or gone("timings.jsonl")(run),
+    "a hash in COMMIT under another name": swapped(f"{LAST}/COMMIT", "sha256", "sha257"),
+    "links that a copy followed": lambda run: (
+        [linked.unlink() or shutil.copytree(run / LAST, linked) for linked in (run / "checkpoints").glob("best-by-*")]
+        and None
+    ),
 }
 FINISHED: dict[str, Damage] = {
     "weights cut": cut("final/qwen/model.safetensors"),
@@ -248,7 +263,84 @@ def reported(damage: Damage) -> Callable[[Lab], Verdict]:
     return body
 
 
+def any_bit(seed: int) -> Damage:
+    """A random bit of a random file."""
+
+    def damage(run: Path) -> None:
+        draw = random.Random(seed)
+        files = sorted(path for path in run.rglob("*") if path.is_file() and path.stat().st_size)
+        name = str(draw.choice(files).relative_to(run))
+        flip(name, draw.randrange((run / name).stat().st_size), 1 << draw.randrange(8))(run)
+
+    return damage
+
+
+def every_bit(lab: Lab) -> Verdict:
+    """Each single bit of a COMMIT, read: none leads to another record."""
+    from mmcorl.run import checkpoints
+
+    folder = lab.stopped() / LAST
+    file, before = folder / "COMMIT", checkpoints.read(folder).record
+    whole, unseen = bytearray(file.read_bytes()), 0
+    for place in range(8 * len(whole)):
+        whole[place // 8] ^= 1 << place % 8
+        file.write_bytes(whole)
+        whole[place // 8] ^= 1 << place % 8
+        try:
+            unseen += checkpoints.read(folder).record != before
+        except checkpoints.DamagedError:
+            continue
+    return Verdict("silent" if unseen else "survived", f"{unseen} of {8 * len(whole)} bits unseen")
+
+
+def rescored(lab: Lab) -> Verdict:
+    """Another score in the checkpoint before the last: the best is not that one, and it is said."""
+    run = lab.stopped()
+    (file,) = set((run / "checkpoints").glob("step_*/COMMIT")) - {run / LAST / "COMMIT"}
+    file.write_text(re.sub(r'("(?:validation|agreement)": )[\d.]+', r"\g<1>0.99", file.read_text()))
+    ended = lab.run("train", lab.config, "--run-dir", run)
+    if ended.code == 0 and file.parent in [link.resolve() for link in (run / "checkpoints").glob("best-by-*")]:
+        return Verdict("silent", "a link leads to the changed score")
+    return lab.same(run, ended, otherwise="silent")
+
+
+def half_a_page(lab: Lab) -> Verdict:
+    """`report` after one that was killed."""
+    run = lab.finished()
+    (run / ".report.html.99999999.new").write_text("<html>")
+    return lab.same(run, lab.run("report", run))
+
+
+def elsewhere(name: str) -> Callable[[Lab], Verdict]:
+    """A run in a folder with an odd name: the same bytes, or a sentence."""
+
+    def body(lab: Lab) -> Verdict:
+        run = lab.folder() / name
+        ended = lab.run("train", lab.config, "--run-dir", run)
+        return refused(ended) if ended.code else lab.same(run, ended)
+
+    return body
+
+
+def nowhere(lab: Lab) -> Verdict:
+    """A command in a folder that was removed."""
+    folder = lab.folder() / "gone"
+    folder.mkdir()
+    return refused(lab.run("train", lab.config, cwd=folder, before=folder.rmdir), "removed")
+
+
 DRILLS = [
+    *drills("bits", ((f"seed {seed}", again(any_bit(seed), finished=False)) for seed in range(26))),
+    *drills("commit", [("every bit", every_bit), ("a score", rescored)]),
+    *drills(
+        "names",
+        [
+            ("half a page", half_a_page),
+            ("not ASCII", elsewhere("ä 雪")),
+            ("not UTF-8", elsewhere(os.fsdecode(b"a\xff"))),
+            ("a working folder that is gone", nowhere),
+        ],
+    ),
     *drills("damage", ((name, again(damage, finished=False)) for name, damage in STOPPED.items())),
     *drills("damage-finished", ((name, again(damage, finished=True)) for name, damage in FINISHED.items())),
     *drills(
