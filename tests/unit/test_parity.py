@@ -129,6 +129,9 @@ def test_a_training_pass_that_sees_the_future_is_a_fault_of_the_adapter(tiny_che
     wrong = measure(agent, prompts, agent.config, expected=True)
     assert wrong.text.mean > 0.01
     assert "a token sees what follows it" in wrong.fault
+    # Experts that are chosen apart in bf16, and the future.
+    for nats, fault in ((0.06, False), (0.19, True)):
+        assert bool(measured(nats, None, "bf16", shared=True).fault) == fault
 
 
 def test_an_engine_that_shares_the_weights_does_not_drift(tiny_checkpoints):
