@@ -37,7 +37,7 @@ LONG := %/test_ray_quickstart.py %/test_sharding_update.py
 STACK_FILES := $(addprefix stack/,$(filter $(LONG),$(STACK)) $(filter-out $(LONG),$(STACK)))
 LONGEST_SLOW := tests/e2e/test_quickstart.py tests/e2e/test_cohorts.py
 
-.PHONY: quickstart test test-slow test-thorough test-stack test-paper test-wheel paper-adapters paper-stack \
+.PHONY: quickstart test test-slow test-walk test-thorough test-stack test-paper test-wheel paper-adapters paper-stack \
   test-trackers test-harnesses check lock families bench site notebook clean $(STACK_FILES)
 
 # DeepSpeed's operators know the paths of the environment they were compiled in.
@@ -58,6 +58,10 @@ test: $(READY)
 
 test-slow: $(READY)
 	$(BIN)/python -m pytest -m slow --numprocesses auto --maxprocesses 4 --dist loadfile --durations 10 $(LONGEST_SLOW) tests
+
+# Every recipe, config, benchmark, command and method as it is typed, in forks of a warm process.
+test-walk: $(READY)
+	$(BIN)/python -m pytest -m walk --numprocesses 2 --durations 10 tests/walk
 
 # What CI leaves out: more seeds and more strings of what test-slow does.
 test-thorough: $(READY)
