@@ -39,7 +39,9 @@ def _of_torch(query: Tensor, key: Tensor, value: Tensor, segments: Segments, win
     from torch.nn.attention.varlen import varlen_attn  # takes more than a second to import
 
     # torch 2.11 takes fewer heads of keys than of queries without being asked to.
-    grouped = {"enable_gqa": query.shape[1] != key.shape[1]} if "enable_gqa" in _arguments(varlen_attn) else {}
+    grouped: dict[str, Any] = (
+        {"enable_gqa": query.shape[1] != key.shape[1]} if "enable_gqa" in _arguments(varlen_attn) else {}
+    )
     return varlen_attn(  # type: ignore[return-value]
         query,
         key,
