@@ -111,13 +111,17 @@ def _attention(name: str, given: dict[str, Any], kind: str) -> str:
 
 
 def _flop(func: Any, args: Sequence[Any], kwargs: dict[str, Any], out: Any, given: dict[str, Any]) -> float:
-    """Floating-point operations: products alone, half of them where attention is causal."""
+    """Floating-point operations: products alone, and of causal attention those of pairs that see each other."""
     if "cu_seq_q" in given:
         return _varlen_flop(given)
     count = flop_registry.get(func._overloadpacket)
     if count is None:
         return 0.0
-    return float(count(*args, **kwargs, out_val=out)) / (2 if given.get("is_causal") else 1)
+    whole = float(count(*args, **kwargs, out_val=out))
+    if not given.get("is_causal"):
+        return whole
+    # The last query and key share a place.
+    return whole * (1 - given["query"].shape[-2] / given["key"].shape[-2] / 2)
 
 
 def _varlen_flop(given: dict[str, Any]) -> float:

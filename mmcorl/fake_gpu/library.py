@@ -96,6 +96,18 @@ def _answer_for_cuda() -> None:
         return made if device is None else made.to(device)
 
     torch.tensor = tensor
+    # A bias is a tensor without elements, which no mode may make, and this build says of itself that it has no kernel.
+    from torch.nn.attention import bias
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    def causal(cls: Any, *_: Any) -> Any:
+        with _disable_current_modes():
+            return torch.Tensor._make_subclass(cls, torch.empty(0))
+
+    bias.CausalBias.__new__ = causal  # type: ignore[method-assign]
+    bias.can_use_flash_attention = lambda params, debug=False: (
+        params.query.dtype.itemsize == 2 and params.query.shape[-1] <= 256
+    )
     for name in OWN_KERNELS:
         _CUDA.append(torch.library.Library("aten", "IMPL", "CUDA"))
         _CUDA[-1].impl(name, _never)

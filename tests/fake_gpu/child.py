@@ -56,14 +56,15 @@ def product() -> dict[str, Any]:
 
 def attention() -> dict[str, Any]:
     """Kernels that torch chooses, and their arithmetic."""
+    from torch.nn.attention.bias import causal_lower_right
     from torch.nn.functional import scaled_dot_product_attention as attend
 
     torch.backends.cuda.enable_cudnn_sdp(False)
     found: dict[str, Any] = {}
 
-    def case(name: str, **how: Any) -> None:
+    def case(name: str, queries: int = 512, **how: Any) -> None:
         gpu.start()
-        attend(query, key, key, **how)
+        attend(query[:, :, :queries], key, key, **how)
         found[name] = [dict(gpu.total().attention), gpu.total().flop]
 
     with FakeGpu() as gpu, torch.no_grad():
@@ -71,6 +72,7 @@ def attention() -> dict[str, Any]:
         key = query[:, :2]
         case("causal", is_causal=True, enable_gqa=True)
         case("all", enable_gqa=True)
+        case("lower right", attn_mask=causal_lower_right(128, 512), enable_gqa=True, queries=128)
         key = query
         case("mask", attn_mask=torch.zeros(512, 512, dtype=torch.bfloat16, device=CUDA))
         torch.backends.cuda.enable_cudnn_sdp(True)

@@ -48,6 +48,8 @@ def test_attention_kernels_and_their_arithmetic(by_hand: Any) -> None:
     whole = 4 * 16 * 512 * 512 * 128
     assert found["causal"] == [{"flash": 1}, whole / 2]
     assert found["all"] == [{"flash": 1}, whole]
+    # 128 queries at the end of 512 keys: of the last 128, half.
+    assert found["lower right"] == [{"flash": 1}, 4 * 16 * 128 * (512 - 128 / 2) * 128]
     assert found["mask"] == [{"efficient with a mask": 1}, whole]
     assert found["cudnn"] == [{"cudnn": 1}, whole / 2]
 

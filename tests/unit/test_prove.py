@@ -221,14 +221,16 @@ def test_a_kernel_that_aligns_to_the_top_left_is_a_failure(stage: Stage, monkeyp
 @pytest.mark.parametrize(
     ("family", "tokens"), [("qwen2_5_vl", 1024), ("qwen2_5_vl", 16384), ("internvl3_5", 1024), ("gemma3", 1024)]
 )
-def test_what_the_fake_gpu_said_of_each_full_size_update_is_kept(family: str, tokens: int) -> None:
+@pytest.mark.parametrize("one_call", [True, False])
+def test_what_the_fake_gpu_said_of_each_full_size_update_is_kept(family: str, tokens: int, one_call: bool) -> None:
     assert {Scale().tokens, Scale().long} == {1024, 16384}
-    kept = expected(family, tokens)
+    kept = expected(family, tokens, one_call)
     assert kept is not None
     assert 0.1 < kept.seconds < 10
     # What an 80 GB card has, less the context.
     assert 10 < kept.peak < 78
     assert expected(family, 77) is None
+    assert kept != expected(family, tokens, not one_call)
 
 
 def test_a_record_of_the_fake_gpu_is_summed_over_micro_batches_and_optimizer() -> None:
@@ -247,8 +249,9 @@ def test_a_file_becomes_a_table_with_the_same_numbers() -> None:
 
 
 @pytest.mark.thorough
-def test_what_is_kept_is_what_the_fake_gpu_says_now() -> None:
-    now, kept = ask("internvl3_5", 2, 8, 1024), expected("internvl3_5", 1024)
+@pytest.mark.parametrize("one_call", [True, False])
+def test_what_is_kept_is_what_the_fake_gpu_says_now(one_call: bool) -> None:
+    now, kept = ask("internvl3_5", 2, 8, 1024, one_call), expected("internvl3_5", 1024, one_call)
     assert kept is not None
     assert now.peak == pytest.approx(kept.peak, rel=0.01)
     assert now.seconds == pytest.approx(kept.seconds, rel=0.03)

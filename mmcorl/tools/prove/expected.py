@@ -36,13 +36,17 @@ class Expected:
     """Copies to the device that the host waits for."""
 
 
-def expected(family: str, tokens: int) -> Expected | None:
-    """What is kept of an update; None for one that was not asked about."""
-    kept = json.loads(FILE.read_text(encoding="utf-8")).get(f"{family} {tokens}")
+def expected(family: str, tokens: int, one_call: bool = True) -> Expected | None:
+    """What is kept of an update with attention in one call per layer or batch by batch; None for any other one."""
+    kept = json.loads(FILE.read_text(encoding="utf-8")).get(_key(family, tokens, one_call))
     return None if kept is None else Expected(**kept)
 
 
-def ask(family: str, prompts: int, completions: int, tokens: int) -> Expected:
+def _key(family: str, tokens: int, one_call: bool) -> str:
+    return f"{family} {tokens}" + ("" if one_call else " batch by batch")
+
+
+def ask(family: str, prompts: int, completions: int, tokens: int, one_call: bool = True) -> Expected:
     """Run the update on the fake GPU, in a process of its own: a minute or more."""
     scale = Scale()
     config = {
@@ -59,7 +63,7 @@ def ask(family: str, prompts: int, completions: int, tokens: int) -> Expected:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "update.yaml")
         file.write_text(json.dumps(config), encoding="utf-8")
-        command = [*itself(), "doctor", str(file), "--dry", "--json"]
+        command = [*itself()[:-1], "mmcorl.fake_gpu", str(file), *["--batch-by-batch"] * (not one_call)]
         told = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
     (found,) = json.loads(told)
     return read(found)
@@ -81,7 +85,11 @@ def main() -> None:
     scale = Scale()
     asked = [(family, scale.prompts[family], scale.completions, scale.tokens) for family in FAMILIES]
     asked.append((FAMILIES[0], 1, scale.few, scale.long))
-    kept = {f"{family} {tokens}": asdict(ask(family, prompts, k, tokens)) for family, prompts, k, tokens in asked}
+    kept = {
+        _key(family, tokens, one_call): asdict(ask(family, prompts, k, tokens, one_call))
+        for one_call in (True, False)
+        for family, prompts, k, tokens in asked
+    }
     FILE.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
 
 

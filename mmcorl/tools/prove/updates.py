@@ -87,7 +87,7 @@ def update(stage: Stage, family: str) -> Measured:
     worker = stage.worker(family)
     with host_waits(stage.device) as waits:
         take(stage, family, [lengths])
-    kept = expected(family, scale.tokens) if stage.cuda else None
+    kept = expected(family, scale.tokens, _obstacle(worker) is None) if stage.cuda else None
     numbers = [
         *_timing(stage, steps, kept),
         *_sound(steps, scale.prompts[family] * scale.completions * scale.tokens),
@@ -137,7 +137,8 @@ def long(stage: Stage, family: str) -> Measured:
     """Completions as long as any run has them, each a micro-batch of its own."""
     scale = stage.scale
     steps = take(stage, family, [[[scale.long] * scale.few]] * 3).of(1)
-    kept = expected(family, scale.long) if stage.cuda else None
+    one_call = _obstacle(stage.worker(family)) is None
+    kept = expected(family, scale.long, one_call) if stage.cuda else None
     return Measured(
         [
             *_timing(stage, steps, kept),
@@ -240,9 +241,14 @@ def _how(worker: Worker) -> str:
     told = f"adapters of rank {lora.rank}, " if lora else ""
     if not worker.shared_prefix:
         return f"{told}prompts computed once per completion"
-    with worker.policy.computing(worker.config.training):
-        obstacle = worker.policy.why_not_one_call()
+    obstacle = _obstacle(worker)
     return told + ("attention in one call per layer" if obstacle is None else f"attention batch by batch: {obstacle}")
+
+
+def _obstacle(worker: Worker) -> str | None:
+    """Why attention of a layer is not one call."""
+    with worker.policy.computing(worker.config.training):
+        return worker.policy.why_not_one_call()
 
 
 @contextmanager
