@@ -703,6 +703,8 @@ class RaySettings(Section):
     address: str | None = None
     """A Ray cluster that runs already (`ray start`): `auto` for the one on this machine, or HOST:PORT. By default a
     cluster of this machine alone is started for the run, and ended with it."""
+    without_token: bool = False
+    """Join a cluster that asks for no token, where nobody else reaches its ports: whoever does runs code there."""
     call_timeout: float = Field(default=7200.0, ge=1)
     """Seconds that one call of a worker (a rollout, an update, an evaluation, a checkpoint) may take: a worker that
     hangs stops the run then, and its log shows where. One that dies, raises or is suspended does within seconds."""

@@ -16,6 +16,7 @@ from typing import Any
 
 from mmcorl.errors import RunError, UserError
 from mmcorl.launch.actor import ActorInfo, RemoteError
+from mmcorl.launch.process_monitor import state
 
 POLL = 0.2
 """Seconds between two checks for faults of other ranks while a result is awaited."""
@@ -34,7 +35,10 @@ DIED = (
 
 
 class RankError(RunError):
-    """A rank died, raised, was suspended or passed a deadline; names agent, rank, machine, event and log."""
+    """A rank died, raised, was suspended or passed a deadline; names agent, rank, machine, event and log.
+
+    Or a server of the Ray cluster died, and with it the cluster.
+    """
 
 
 @dataclass
@@ -73,14 +77,21 @@ class HealthMonitor:
         self.handles: list[ActorHandle] = []
         self.monitors: dict[str, Any] = {}
         """`ProcessMonitor` actors by node id."""
+        self.servers: dict[int, str] = {}
+        """Ray's own processes on this machine."""
+        self.lost: str | None = None
+        """The first of them that has died."""
         self._faults: list[_Fault] = []
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="health", daemon=True)
 
-    def start(self, handles: Sequence[ActorHandle], monitors: Mapping[str, Any]) -> None:
-        self.handles, self.monitors = list(handles), dict(monitors)
+    def start(
+        self, handles: Sequence[ActorHandle], monitors: Mapping[str, Any], servers: Mapping[int, str] | None = None
+    ) -> None:
+        self.handles, self.monitors, self.servers = list(handles), dict(monitors), dict(servers or {})
         self._thread.start()
+        threading.Thread(target=self._watch_servers, name="servers", daemon=True).start()
 
     def close(self) -> None:
         """End every wait and stop watching."""
@@ -148,6 +159,8 @@ class HealthMonitor:
         """Raise the first fault, if there is one, once the ranks that know of it have had time to report."""
         if self._closed.is_set():
             raise RuntimeError("the run is over")
+        if self.lost:
+            raise RankError(f"{self.lost} of its Ray cluster has died: it was killed or it crashed")
         with self._lock:
             faults = list(self._faults)
         if not faults:
@@ -191,6 +204,11 @@ class HealthMonitor:
             time.sleep(POLL)  # The processes write by themselves.
 
     # -- processes, from outside -----------------------------------------------------------------------------------
+
+    def _watch_servers(self) -> None:
+        """Without Ray, which waits for a dead one for up to a minute."""
+        while self.lost is None and not self._closed.wait(PERIOD):
+            self.lost = next((what for pid, what in self.servers.items() if state(pid) == "ended"), None)
 
     def _watch(self) -> None:
         try:

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import socket
+import subprocess
 import sys
+from pathlib import Path
 from typing import Any
+
+import psutil
 
 from mmcorl.config import Config
 from mmcorl.errors import RunError, UserError
@@ -24,13 +29,26 @@ OBJECT_STORE = 256 * 2**20
 """Bytes of the object store of a cluster of our own: prompts with their images, and completions in transit."""
 
 
-def require_ray() -> Any:
-    """Return the module ray. Raises UserError where it is not installed or cannot work here."""
+SERVERS = {"gcs_server": "the head", "raylet": "the node of this machine"}
+"""Processes without which a cluster is no more, and what each is."""
+ASK = "import sys; from ray._raylet import GcsClient; GcsClient(sys.argv[1]).internal_kv_exists(b'?', b'?', 10)"
+"""What only a cluster without a token answers to a process that has none."""
+
+
+def require_ray(address: str | None) -> Any:
+    """Return the module ray. Raises UserError where it is not installed or cannot work here.
+
+    `address`: of the cluster to be joined; a cluster of one's own asks for a token and listens on loopback alone.
+    """
     if not sys.platform.startswith("linux"):
         raise UserError(f"launcher is 'ray', which runs on Linux and not on {sys.platform}: use launcher=local")
     # Before the import. No usage statistics, and a worker without a GPU sees none.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "1")
+    if address is None:
+        os.environ["RAY_AUTH_MODE"] = "token"
+        # Off Linux it keeps Ray on loopback by default, and with this here.
+        os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
     try:
         import ray
     except ImportError as error:
@@ -68,8 +86,10 @@ class RayCluster:
                     socket.create_connection((host, int(port)), timeout=10).close()
                 ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
             else:
+                _make_token()
                 ray.init(
                     address="local",
+                    _node_ip_address="127.0.0.1",
                     num_cpus=sum(agent.ranks for agent in config.agents),
                     include_dashboard=False,
                     object_store_memory=OBJECT_STORE,
@@ -86,15 +106,56 @@ class RayCluster:
             ) from error
         if not address:
             self._reaper = Reaper()
+        elif not config.ray.without_token and _answers_anybody(ray.get_runtime_context().gcs_address):
+            ray.shutdown()
+            raise UserError(
+                f"the Ray cluster {address!r} asks for no token, so that whoever reaches its ports runs code on its "
+                "machines: start it with RAY_AUTH_MODE=token (docs/many_machines.md), or set ray.without_token=true "
+                "where nobody else does"
+            )
+
+    def servers(self) -> dict[int, str]:
+        """Ray's own processes on this machine, by their ids."""
+        here = self.ray.get_runtime_context().get_node_id()
+        socket_name = next(node["RayletSocketName"] for node in self.ray.nodes() if node["NodeID"] == here)
+        session = Path(socket_name).parts[-3]
+        found = {}
+        for process in psutil.process_iter(["name", "cmdline"]):
+            name, words = process.info["name"], " ".join(process.info["cmdline"] or ())
+            if name in SERVERS and (socket_name if name == "raylet" else session) in words:
+                found[process.pid] = f"{SERVERS[name]} ({name}, process {process.pid})"
+        return found
 
     def workers_started(self) -> None:
         """Have the processes started since then ended, too, if this process is killed."""
         if self._reaper is not None:
             self._reaper.update()
 
-    def close(self) -> None:
-        """Leave the cluster; end it if it was started for this run."""
+    def close(self, lost: bool = False) -> None:
+        """Leave the cluster; end it if it was started for this run. `lost`: a server of it has died."""
+        # What is left of a dead one would wait for it for a minute.
+        for end in (self._end, self._leave) if lost else (self._leave, self._end):
+            end()
+
+    def _leave(self) -> None:
         if self._ours:
             self.ray.shutdown()
+
+    def _end(self) -> None:
         if self._reaper is not None:
             self._reaper.close()
+
+
+def _make_token() -> None:
+    """Make Ray's token, where there is none, before Ray does: of the owner alone."""
+    file = Path.home() / ".ray" / "auth_token"
+    if not os.environ.get("RAY_AUTH_TOKEN") and not os.environ.get("RAY_AUTH_TOKEN_PATH") and not file.exists():
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with open(os.open(file, os.O_WRONLY | os.O_CREAT, 0o600), "w") as token:
+            token.write(secrets.token_hex(32))
+
+
+def _answers_anybody(address: str) -> bool:
+    environment = {**os.environ, "RAY_AUTH_MODE": "disabled"}
+    command = [sys.executable, "-c", ASK, address]
+    return subprocess.run(command, env=environment, capture_output=True, timeout=60, check=False).returncode == 0

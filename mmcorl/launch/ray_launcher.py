@@ -35,7 +35,7 @@ class RayLauncher:
     """
 
     def __init__(self, config: Config):
-        self.config, self.ray = config, require_ray()
+        self.config, self.ray = config, require_ray(config.ray.address)
         self._groups: list[Any] = []
         self._actors: list[Any] = []
         self._handles: dict[str, list[ActorHandle]] = {}
@@ -63,8 +63,9 @@ class RayLauncher:
             if self._threads is not None:
                 self._threads.close()
             # The message of a failure may name a log.
-            self._end(keep_logs=isinstance(error, RunError))
-            self._cluster.close()
+            if self._health.lost is None:
+                self._end(keep_logs=isinstance(error, RunError))
+            self._cluster.close(self._health.lost is not None)
 
     def cohort(self, encoders: Sequence[PromptEncoder], steps: int) -> Cohort:
         # A scheduler's SIGTERM while models load ends the run as Ctrl-C does; Ray would exit with 15.
@@ -117,7 +118,7 @@ class RayLauncher:
         self.ray.wait(
             [monitor.states.remote([]) for monitor in self._monitors.values()], num_returns=len(self._monitors)
         )
-        self._health.start(self._all_handles(), self._monitors)
+        self._health.start(self._all_handles(), self._monitors, self._cluster.servers())
 
     def _build(self, encoders: Sequence[PromptEncoder], steps: int) -> None:
         """Load all models at the same time; one agent after the other where they share GPUs."""

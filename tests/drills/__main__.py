@@ -26,7 +26,21 @@ os.environ |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "COLUMNS": "200", 
 os.environ.pop("MMCORL_TEST_SECRET", None)
 
 import mmcorl.training  # noqa: F401  Most of what takes the time.
-from tests.drills import commands, configs, damage, data, disk, kills, models, sandbox, secrets, signals, trust, view
+from tests.drills import (
+    commands,
+    configs,
+    damage,
+    data,
+    disk,
+    kills,
+    models,
+    ray,
+    sandbox,
+    secrets,
+    signals,
+    trust,
+    view,
+)
 from tests.drills.lab import Drill, Lab, Verdict
 
 DRILLS = [
@@ -42,6 +56,7 @@ DRILLS = [
     *trust.DRILLS,
     *secrets.DRILLS,
     *view.DRILLS,
+    *ray.DRILLS,
 ]
 MEASURED = ("configs", "data", "models", "sandbox")
 """Areas whose memory and seconds are told: those of hostile rows, files and programs."""

@@ -78,6 +78,8 @@ class Lab:
     def __init__(self, root: Path) -> None:
         self.root = root
         self._count = 0
+        self.limited = True
+        """Whether commands get no more memory than `ADDRESS_SPACE_MB`."""
         self.kept: set[int] = set()  # servers and the like, which outlive a drill
         self.ended: list[Ended] = []
         """What the present drill ran."""
@@ -127,8 +129,9 @@ class Lab:
             handle = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
             os.dup2(handle, 1)
             os.dup2(handle, 2)
-            limit = (self._base_mb + ADDRESS_SPACE_MB) << 20
-            resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+            if self.limited:
+                limit = (self._base_mb + ADDRESS_SPACE_MB) << 20
+                resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
             os.chdir(cwd or folder)
             # Or one drill finds what another read from a path of the same name.
@@ -293,9 +296,9 @@ class Lab:
             return problem(ended) or Verdict("lost", f"does not resume: {ended.sentence}")
         return self.same(run, ended)
 
-    def same(self, run: Path, ended: Ended, otherwise: Outcome = "lost") -> Verdict:
+    def same(self, run: Path, ended: Ended, otherwise: Outcome = "lost", seconds: float = SECONDS) -> Verdict:
         """Whether a finished run has the reference's bytes."""
-        if wrong := problem(ended):
+        if wrong := problem(ended, seconds):
             return wrong
         try:
             got = contents(run)
