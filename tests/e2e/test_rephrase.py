@@ -386,7 +386,7 @@ def test_rows_without_ids_are_joined_by_number_and_content(tmp_path, serve):
     # Another row in front moves all numbers: nothing is joined to its neighbour.
     write_jsonl(path, [{"question": "New?"}, *read_jsonl(path)])
     moved = bare.model_copy(update={"views": views, "on_bad_row": "skip", "min_rows": 1})
-    with pytest.raises(UserError, match=r"\(1 row missing in a view, 5 rows that differ from their view\)"):
+    with pytest.raises(UserError, match=r"\(1 row missing in a view, 5 rows that differ from their view, first row 0"):
         check(load_prompts(moved), max_side=64)
 
 

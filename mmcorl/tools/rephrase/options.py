@@ -107,7 +107,7 @@ class RephraseOptions(_Options):
     for check=solve what at least `agree` of `solves` solutions of the original say, which uses no label"""
     skip_rule: tuple[str, ...] = ()
     """rules not to apply: unicode, length, refusal, changed, pictures, options, numbers; for wordings latex, for
-    scenarios formulas, conditions or answer"""
+    scenarios formulas or answer"""
     show_images: bool = False
     """send images with requests to reword and compare; requests to solve always have them"""
     set: tuple[str, ...] = ()

@@ -183,7 +183,6 @@ RULES: dict[Style, dict[str, Rule]] = {
         **_ANY,
         "numbers": scenario.numbers,
         "formulas": scenario.formulas_kept,
-        "conditions": scenario.conditions,
     },
 }
 """By style and name, in the order of application. `length` comes before the rules that are slow on long texts."""

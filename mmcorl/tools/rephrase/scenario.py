@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from fractions import Fraction
 from itertools import product
 
-from mmcorl.tools.rephrase.texts import FORMULA, NUMBER, THOUSANDS, cardinals, formulas, left_open, squeezed
+from mmcorl.tools.rephrase.texts import NUMBER, THOUSANDS, cardinals, formulas, left_open, squeezed
 
 _NUMERIC = r"(?:\{{\s*(?P<{0}>[0-9.]+)\s*\}}|(?P<{0}_digit>[0-9]))"
 _FRACTION = re.compile(
@@ -19,18 +19,8 @@ _FRACTION = re.compile(
 _PERCENT = re.compile(r"(?<![0-9.])([0-9]+(?:\.[0-9]+)?|\.[0-9]+)\$?\s*(?:\\?%|percent\b|per cent\b)", re.IGNORECASE)
 _INDEX = re.compile(r"(?<=[A-Za-z])(?<!\\log)_(?:\{[0-9]+\}|[0-9])")
 """Part of a name: x_1 may become Ann's height."""
-_PARTS = {
-    "half": 2,
-    "halve": 2,
-    "third": 3,
-    "quarter": 4,
-    "fourth": 4,
-    "fifth": 5,
-    "sixth": 6,
-    "eighth": 8,
-    "tenth": 10,
-}
-_PART = re.compile(rf"\b(?:(one|two|three|four|five|seven)[- ])?({'|'.join(_PARTS)})s?\b|\bhalves\b", re.IGNORECASE)
+_NTHS = {"half": 2, "halve": 2, "third": 3, "quarter": 4, "fourth": 4, "fifth": 5, "sixth": 6, "eighth": 8, "tenth": 10}
+_PART = re.compile(rf"\b(?:(one|two|three|four|five|seven)[- ])?({'|'.join(_NTHS)})s?\b|\bhalves\b", re.IGNORECASE)
 _COUNTS = {"one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "seven": 7}
 _STANDS_FOR = {
     1: r"once|single|first",
@@ -69,101 +59,10 @@ _BETWEEN = {"=", "<", ">", ",", ";", ":", "&", r"\\", r"\quad", r"\qquad", r"\ap
 }
 _OPENING, _CLOSING = {"{", "(", "[", r"\{", r"\begin"}, {"}", ")", "]", r"\}", r"\end"}
 _PLAIN = {
-    r"\angle",
-    r"\triangle",
-    r"\overline",
-    r"\cdot",
-    r"\times",
-    r"\div",
-    r"\pi",
-    r"\ldots",
-    r"\dots",
-    r"\cdots",
-} | {
+    *(r"\angle", r"\triangle", r"\overline", r"\cdot", r"\times", r"\div", r"\pi", r"\ldots", r"\dots", r"\cdots"),
     *(r"\%", r"\$", r"\{", r"\}", r"\pm", r"\parallel", r"\perp", r"\circ", r"\mid", r"\infty"),
 }
 """Commands of formulas that may become words."""
-
-_DECIDING: dict[str, tuple[str, str]] = {
-    "the smallest": (
-        r"(?<!at )least|smallest|minimum|minimal|minimi[sz]\w+|fewest|lowest|shortest",
-        r"cheapest|youngest|lightest|earliest|nearest|closest|narrowest|tightest|slowest|as (?:few|little|small) as",
-    ),
-    "the largest": (
-        r"greatest|largest|maximum|maximal|maximi[sz]\w+|biggest|highest|longest",
-        r"(?<!at )most|tallest|heaviest|oldest|latest|farthest|furthest|widest|fastest|as (?:many|much|large) as",
-    ),
-    "at least": (r"at least", r"no (?:fewer|less) than|or more|minimum|or \w+er"),
-    "at most": (r"at most", r"no more than|or (?:fewer|less)|up to|maximum|not exceed\w*|cannot exceed"),
-    "even": (r"even", r"evenly"),
-    "odd": (r"odd", r"odd-numbered"),
-    "prime": (r"prime", r"primes|coprime|no common (?:factor|divisor)s?"),
-    "distinct": (r"distinct", r"different|differ|unique|separate|no two|repeat\w*|same"),
-    "consecutive": (r"consecutive", r"successive|in a row|one after|following|adjacent|next"),
-    "whole numbers": (
-        r"integers?|whole number",
-        r"whole|integral|integer-\w+|complete|full|number of|count\w*|how many",
-    ),
-    "the remainder": (r"remainder", r"remain\w*|left ?over|modulo|left"),
-    "what is equal": (
-        r"isosceles|congruent|equilateral",
-        r"equal\w*|same|identical|each|both|all|regular",
-    ),
-    "radical form": (r"radical form", r"radicals?"),
-    "simplest form": (r"simplest|lowest terms|simplif\w+", r"reduced|simple"),
-    "a common fraction": (r"common fraction", r"fraction"),
-    "a mixed number": (r"mixed number", r"mixed"),
-    "a decimal": (r"decimal", r"decimals"),
-    "the rounding": (r"nearest \w+|rounded?|decimal places", r"rounding|round"),
-    "tenths": (r"nearest tenth", r"tenths?|one decimal|1 decimal"),
-    "hundredths": (r"nearest hundredth", r"hundredths?|cents?|two decimals?|2 decimals?"),
-    "thousandths": (r"nearest thousandth", r"thousandths?|three decimals?|3 decimals?"),
-    "interval notation": (r"interval notation", r"intervals?"),
-    "scientific notation": (r"scientific notation", r"scientific"),
-    "that ends count": (r"inclusive\w*", r"including|includ\w+|through|counting (?:both|the)|both ends"),
-    "no replacement": (
-        r"without replacement|not replaced",
-        r"(?:not|never|nothing|neither|nor) (?:[a-z]+ ){0,3}back|without (?:[a-z]+ ){0,3}back"
-        r"|without (?:put\w*|return\w*|replac\w*)|set aside|keeps?|kept",
-    ),
-    "what is divisible": (
-        r"divisible",
-        r"multiples?|divid\w+|divisors?|factors?|evenly|remainder|left ?over|left|equal\w*|exactly|share\w*|split\w*",
-    ),
-    "the terms to use": (r"in terms of", r"terms|function of|expressed by|using only"),
-    "degrees": (r"in degrees", r"degrees?"),
-    "radians": (r"radians?", r"radian measure"),
-}
-"""By what it is: words of an original, and further words that say the same in another scenario."""
-
-
-def _word(words: str) -> re.Pattern[str]:
-    return re.compile(rf"\b(?:{words})\b", re.IGNORECASE)
-
-
-_WORDS = {what: (_word(old), _word(f"{old}|{more}")) for what, (old, more) in _DECIDING.items()}
-_RIVALS = r"""
-mean ~ average\w*|even\w*|equal\w* / median ~ middle|half\w* / mode ~ most|often / range of ~ spread
-radius|radii ~ around|from|rope / diameters? ~ across|wide|width / circumference ~ around
-perimeter ~ around|fence\w*|border / area ~ surface|cover\w* / volume ~ hold\w*|capacity|fill\w*|liters?
-sums? ~ total|add\w*|together|all / difference ~ more|less / product ~ times|multipl\w+|each|by / \w+th term ~ \w+th
-invers\w+ ~ inverse / direct(?:ly)? (?:proportion\w*|with|as) ~ direct
-vertical\w* ~ upright|plumb / horizontal\w* ~ level|flat
-in a (?:row|line) ~ rows?|lines?|queue|order\w*|shelf / (?:circular|round) table|in a circle ~ circ\w+|round
-squares?(?! (?:root|unit|cm|km|mile|yard|feet|foot|inch|\w*met)) ~ equal / rectang\w+ ~ long|by
-greatest common \w+|gcd ~ largest|greatest|most / least common \w+|lcm ~ smallest|earliest|first|next|least
-permutations? ~ order\w*|arrang\w+ / combinations? ~ cho\w+|select\w*|picks?|groups?
-inclusive ~ both ends|including both / exclusive\w*|strictly between ~ strictly|between
-cones? ~ conical / cylinders? ~ cylindrical / pyramids? ~ pyramidal / prisms? ~ box / spheres? ~ ball
-increas\w+|rises? ~ more|rais\w+|gr\w+ / decreas\w+|(?:falls?|drops?) by ~ less|reduc\w+|discount|cut\w*
-"""
-"""By line, words that may not turn into each other, each with further words that keep it."""
-_NAMED = [
-    [(_word(term.partition(" ~ ")[0]), _word(term.replace(" ~ ", "|"))) for term in line.split(" / ")]
-    for line in _RIVALS.strip().splitlines()
-]
-_CHAIN = re.compile(r"[A-Za-z]\s*=\s*[A-Za-z\\{} ]{1,20}=")
-_EQUALS = re.compile(rf"{_CHAIN.pattern}|\b(?:{'|'.join(_DECIDING['what is equal'])})\b", re.IGNORECASE)
 
 
 def numbers(original: str, reworded: str) -> str | None:
@@ -197,22 +96,6 @@ def formulas_kept(original: str, reworded: str) -> str | None:
         for side in _sides(formula):
             if _is_structured(side) and _canonical(side) not in there:
                 return f"the formula {' '.join(side)[:60]!r} is not in it, under no other names either"
-    return None
-
-
-def conditions(original: str, reworded: str) -> str | None:
-    """Words that decide the answer or its form have their like."""
-    old, new = (FORMULA.sub(" ~ ", text) for text in (original, reworded))
-    for what, (asked, kept) in _WORDS.items():
-        if (found := asked.search(old)) and not kept.search(new):
-            return f"nothing in it says {what}, as {found.group()!r} does"
-    for group in _NAMED:
-        gone = [found.group() for named, kept in group if (found := named.search(old)) and not kept.search(new)]
-        come = [found.group() for named, kept in group if (found := named.search(new)) and not kept.search(old)]
-        if gone and come:
-            return f"it says {come[0]!r}, which the original does not, and nothing of its {gone[0]!r}"
-    if _CHAIN.search(original) and not _EQUALS.search(reworded):
-        return "nothing in it says what is equal, as a chain of = does"
     return None
 
 
@@ -258,7 +141,7 @@ def _words_of(text: str) -> Counter[Fraction]:
     for value, pattern in _STANDING.items():
         words[Fraction(value)] += len(pattern.findall(text))
     for count, part in _PART.findall(text):
-        words[Fraction(_COUNTS.get(count.lower(), 1), _PARTS.get(part.lower(), 2))] += 1
+        words[Fraction(_COUNTS.get(count.lower(), 1), _NTHS.get(part.lower(), 2))] += 1
     return words
 
 
