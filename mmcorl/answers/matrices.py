@@ -7,6 +7,8 @@ import re
 Rows = list[list[str]]
 
 _MAX_CELLS = 64
+_MAX_CELL = 4096
+"""Characters of a cell of a product, which every further factor multiplies."""
 _MATRIX = re.compile(
     r"[(\[]?\\begin\{(?:[bp]?matrix|array\}\{[lcr|]{1,32})\}((?:(?!\\(?:begin|end)(?![A-Za-z])).)*)"
     r"\\end\{(?:[bp]?matrix|array)\}[)\]]?",
@@ -42,6 +44,8 @@ def matrix_rows(text: str) -> Rows | None:
         rows = _rows(matrix.group(1))
         product = rows if product is None else _product(product, rows)
         if product is None or sum(len(row) for row in product) > _MAX_CELLS:
+            return None
+        if any(len(cell) > _MAX_CELL for row in product for cell in row):
             return None
         position = matrix.end()
     return _sum(total, product, minus, scale)

@@ -2,8 +2,8 @@
 
     python -m tests.bench.alarms RUN [RUN ...]
 
-A run counts as healthy if its accuracy, mean over the agents and their last evaluation, rose by more than `GAIN`. The
-thresholds of `mmcorl.run.diagnosis` were chosen on the runs of docs/thesis.md.
+A run counts as healthy if its accuracy, mean over the agents and their last evaluation, rose by more than `GAIN`.
+Alarms are the signs of collapse, for which `logging.alarms=stop` stops a run.
 """
 
 from __future__ import annotations
@@ -31,14 +31,15 @@ def row(path: Path) -> dict[str, object]:
     run = read_run(path)
     ends = [run.accuracy(name, agent) for name in run.sets for agent in run.agents]
     starts, finals = ([value for one in ends if (value := getattr(one, at)) is not None] for at in ("start", "end"))
-    watch = Watch(lines=_with_diversity(run.metrics, path))
+    watch = Watch("warn", _with_diversity(run.metrics, path), run.supervision, run.validation)
     return {
         "run": "/".join(path.parts[-3:]),
+        "rewards": run.supervision,
         "steps": run.steps_done,
         "start": fmean(starts),
         "end": fmean(finals),
         "healthy": fmean(finals) - fmean(starts) > GAIN,
-        "alarms": [{"step": alarm.step, "kind": alarm.kind, "agent": alarm.agent} for alarm in watch.alarms],
+        "alarms": [{"step": one.step, "kind": one.kind, "agent": one.agent} for one in watch.alarms if one.collapse],
         "diagnosis": [asdict(finding) for finding in watch.findings],
     }
 
@@ -84,10 +85,10 @@ def main() -> None:
     ]
     heads = ("run", "steps", "start", "end", "alarms", "diagnosis")
     print(markdown([Table("Alarms", [(head, "left") for head in heads], body)]))
-    for key in ("alarms", "diagnosis"):
-        for healthy, what in ((True, "healthy runs, of which with a false one"), (False, "others, of which missed")):
-            own = [one for one in rows if one["healthy"] is healthy]
-            print(f"{key}: {len(own)} {what}: {sum(bool(one[key]) is healthy for one in own)}")
+    for source, healthy in sorted({(str(one["rewards"]), bool(one["healthy"])) for one in rows}):
+        own = [one for one in rows if (one["rewards"], one["healthy"]) == (source, healthy)]
+        told = ", ".join(f"{sum(bool(one[key]) for one in own)} with {key}" for key in ("alarms", "diagnosis"))
+        print(f"{source}: {len(own)} runs that {'rose' if healthy else 'did not rise'}, {told}")
 
 
 if __name__ == "__main__":

@@ -34,7 +34,9 @@ from tests.drills import (
     disk,
     kills,
     models,
+    pictures,
     ray,
+    responses,
     sandbox,
     secrets,
     signals,
@@ -51,6 +53,8 @@ DRILLS = [
     *configs.DRILLS,
     *data.DRILLS,
     *models.DRILLS,
+    *pictures.DRILLS,
+    *responses.DRILLS,
     *commands.DRILLS,
     *sandbox.DRILLS,
     *trust.DRILLS,
@@ -58,7 +62,7 @@ DRILLS = [
     *view.DRILLS,
     *ray.DRILLS,
 ]
-MEASURED = ("configs", "data", "models", "sandbox")
+MEASURED = ("configs", "data", "models", "pictures", "responses", "sandbox")
 """Areas whose memory and seconds are told: those of hostile rows, files and programs."""
 
 

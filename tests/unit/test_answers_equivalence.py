@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from test_answers_extract import ANSWERS
 
 from mmcorl.answers import Equivalence, canonical
+from mmcorl.answers.parse import parse
 from mmcorl.answers.symbolic import with_directed_bars
 from mmcorl.errors import UserError
 from paths import ROOT, cases
@@ -203,6 +204,12 @@ def test_bars_open_and_close() -> None:
         assert not relation.same("|x|" * 40, "|x|^{39}")
         assert relation.same("|x+1||y-1||z|", "|z||1-y||1+x|")
         assert relation.timeouts == 0
+
+
+def test_a_long_product_of_matrices_is_no_matrix() -> None:
+    factor = r"\begin{pmatrix}1&1\\0&1\end{pmatrix}"
+    assert parse(factor * 4).kind == "matrix"
+    assert parse(factor * 40).kind != "matrix"
 
 
 def test_a_pair_that_runs_out_of_its_first_share_is_asked_again() -> None:
