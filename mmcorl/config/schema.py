@@ -105,8 +105,11 @@ class Section(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _sensible_number(cls, value: Any, info: ValidationInfo) -> Any:
-        # pydantic reads true as 1.
         annotation = cls.model_fields[str(info.field_name)].annotation
+        # Other readers of YAML take `off` for false.
+        if value is False and any("off" in get_args(part) for part in (annotation, *get_args(annotation))):
+            return "off"
+        # pydantic reads true as 1.
         if isinstance(value, bool) and {int, float} & {annotation, *get_args(annotation)}:
             raise ValueError(f"{str(value).lower()} is not a number: write one")
         return cls._within_bounds(value)

@@ -31,6 +31,7 @@ def test_a_shipped_config_loads_and_opens_with_commands_that_work(name):
     config = load(name)
     assert settings.parse(yaml.safe_load(settings.dump(config))) == config
     assert settings.resolve(settings.resolve(config, {}), {}) == config
+    assert settings.parse(yaml.safe_load((ROOT / name).read_text())) == config
     assert f"`{name.removeprefix('configs/')}`" in (ROOT / "configs" / "README.md").read_text()
     header = (ROOT / name).read_text().partition("\nname:")[0]
     header = re.sub(r" \\\n#\s+", " ", header)
