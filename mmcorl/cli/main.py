@@ -7,6 +7,8 @@ Results go to stdout, progress and errors to stderr. Exit status: 0 done, 1 fail
 from __future__ import annotations
 
 import argparse
+import itertools
+import operator
 import re
 import signal
 import sys
@@ -53,31 +55,7 @@ EPILOG = """examples:
 
 `mmcorl help COMMAND` or `mmcorl COMMAND --help` shows the options of a command, with examples.
 """
-ELSEWHERE = {
-    "run": "train",
-    "cotrain": "train",
-    "fit": "train",
-    "resume": "train",
-    "new": "init",
-    "create": "init",
-    "check": "doctor",
-    "estimate": "doctor",
-    "evaluate": "eval",
-    "benchmark": "eval",
-    "bench": "eval",
-    "score": "grade",
-    "judge": "grade",
-    "plot": "report",
-    "show": "view",
-    "ui": "view",
-    "serve": "view",
-    "config": "settings",
-    "configs": "settings",
-    "options": "settings",
-    "models": "families",
-    "upload": "push",
-    "export": "push",
-}
+ELSEWHERE = {"run": "train", "evaluate": "eval", "estimate": "doctor", "ui": "view", "upload": "push"}
 """Names under which a command may be looked for."""
 
 TRUST = "code of your own that a folder names and this command line does not: let it run, from now on"
@@ -158,21 +136,14 @@ def _overrides(words: Sequence[str], parser: argparse.ArgumentParser) -> tuple[l
         """Whether a word is an option, perhaps shortened, whose value is the next word."""
         if not option.startswith("-") or "=" in option:
             return False
-        meant = (
-            [options[option]]
-            if option in options
-            else [one for name, one in options.items() if name.startswith(option)]
-        )
-        return {one.nargs for one in meant} != {0}
+        whole = [option] if option in options else [name for name in options if name.startswith(option)]
+        return {options[name].nargs for name in whole} != {0}
 
     taken = [
         bool(re.match(r"[a-z_][\w.]*=", word)) and not takes(before)
         for before, word in zip(["", *words], words, strict=False)
     ]
-    apart = list(zip(words, taken, strict=True))
-    return [word for word, is_override in apart if is_override], [
-        word for word, is_override in apart if not is_override
-    ]
+    return [*itertools.compress(words, taken)], [*itertools.compress(words, map(operator.not_, taken))]
 
 
 def _run(arguments: argparse.Namespace) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 import os
 import sys
@@ -214,7 +213,6 @@ def sweep(plan: SweepArguments, progress: Progress, output: Output) -> int:
 
     if plan.jobs < 1:
         raise UserError(f"--jobs is {plan.jobs}, but runs need a process: give 1 or more")
-    _refuse_values_apart(plan)
     first = [text.replace("{seed}", str(plan.seeds[0])) for text in plan.overrides]
     out = plan.out or Path("sweeps") / settings.load(plan.config, first).name
     planned = tool.plan(plan.config, plan.methods, plan.seeds, plan.overrides, out, plan.grid)
@@ -251,16 +249,6 @@ def sweep(plan: SweepArguments, progress: Progress, output: Output) -> int:
         reasons = "; ".join(f"{run.label} ({why})" for run, why in failed.items())
         raise RunError(f"{len(failed)} of {len(planned)} runs failed: {reasons}")
     return 0
-
-
-def _refuse_values_apart(plan: SweepArguments) -> None:
-    """Refuse values of --grid that were written with spaces, as those of --seeds are."""
-    apart = list(itertools.takewhile(lambda text: "=" not in text, plan.overrides))
-    if apart and plan.grid:
-        raise UserError(
-            f"{apart[0]!r} is not an override: if it is a value of --grid, join the values by commas, "
-            f"--grid {','.join([plan.grid[-1], *apart])}"
-        )
 
 
 def _scoring(text: str, planned: Sequence[Planned], out: Path, facts: dict[str, str]) -> Scoring:
