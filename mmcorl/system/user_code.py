@@ -35,14 +35,8 @@ INHERITED = "MMCORL_USER_PATH"
 """Environment variable by which processes started from here find the modules of users."""
 OURS = ("mmcorl", "eval_suite", "model_adapters", "patches")
 SPEC = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
-_LIBRARIES = tuple(
-    Path(folder).resolve()
-    for folder in {
-        *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
-        *site.getsitepackages(),
-        site.getusersitepackages(),
-    }
-)
+_PATHS = map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib"))
+_LIBRARIES = {Path(path).resolve() for path in (*_PATHS, *site.getsitepackages(), site.getusersitepackages())}
 """Where Python's own modules and those of installed packages lie."""
 
 _folders: list[Path] = []
@@ -75,14 +69,11 @@ class _Finder:
         if (place := _modules.get(top)) is None or not place.exists():
             return None
         place = place.joinpath(*parts)
-        if place.is_dir():
+        file = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
+        if place.is_dir() and not file.is_file():
             spec = ModuleSpec(name, None, is_package=True)
-            if (init := place / "__init__.py").is_file():
-                spec = ModuleSpec(name, _Source(name, str(init)), origin=str(init), is_package=True)
-                spec.has_location = True
             spec.submodule_search_locations = [str(place)]
             return spec
-        file = place.with_suffix(".py")
         if not file.is_file():
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
         return importlib.util.spec_from_file_location(name, file, loader=_Source(name, str(file)))
@@ -109,27 +100,16 @@ def told(tell: Callable[[str], None]) -> Iterator[None]:
 
 
 def make_importable(spec: str) -> None:
-    """Let the module of a spec be imported that a user named, unless Python finds it already; remember its hash.
-
-    Processes started from here find it, too. Raises UserError where Python finds a module that hides another of its
-    name beside the config loaded last.
-    """
+    """Let the module of a spec be imported that a user named, here and in processes started from here; remember its
+    hash. Raises UserError where Python finds a module that hides another of its name beside the config loaded last."""
     top = spec.partition(":")[0].partition(".")[0]
     if not top or top in OURS:
         return
-    origin = _origin(top)
-    place = _place_of(origin) if origin else None
-    for folder in (*reversed(_folders), Path.cwd()):
-        found = _beside(top, folder)
-        file = found and (found / "__init__.py" if found.is_dir() else found)
-        if origin is not None and folder in _folders[-1:] and file and file.is_file() and not _same(Path(origin), file):
-            raise UserError(
-                f"{spec!r}: Python knows another module {top!r} ({origin or 'built in'}) than {str(file)!r} beside the "
-                "config: rename the file"
-            )
-        if origin is None and found is not None:
-            place = found
-            break
+    origin, place = _found(top)
+    beside = _beside(top, _folders[-1]) if _folders else None
+    file = beside and (beside / "__init__.py" if beside.is_dir() else beside)
+    if origin is not None and file and file.is_file():
+        _require_same(spec, top, origin, file)
     if place is not None:
         _remember(_files(spec, place))
         if origin is None:
@@ -139,8 +119,7 @@ def make_importable(spec: str) -> None:
 def importable(spec: str) -> str:
     """Return the import path of `package.module:name` or `folder/file.py:name`, having made sure that Python finds it.
 
-    A file is looked for from beside the config loaded last, then from the working folder. Raises UserError where it is
-    not there, or Python knows another module by its name.
+    Raises UserError where no file is there, or Python knows another module by its name.
     """
     path, _, name = spec.rpartition(":")
     if not path.endswith(".py"):
@@ -154,8 +133,7 @@ def importable(spec: str) -> str:
     if file.parent not in _folders:
         _folders.insert(0, file.parent)  # the last one is that of the config
     make_importable(module)
-    if not _same(Path(found := _origin(file.stem) or ""), file):
-        raise UserError(f"{spec!r}: Python knows another module {file.stem!r} ({found or 'built in'}): rename the file")
+    _require_same(spec, file.stem, _origin(file.stem) or "", file)
     return module
 
 
@@ -180,9 +158,7 @@ def require_known(
     if place is None and run is not None and not installed:
         place = _beside(top, run / KEPT)
     if place is None:
-        origin = _origin(top)
-        homes = (*reversed(_folders), Path.cwd()) if origin is None else ()
-        place = _place_of(origin) if origin else next(filter(None, (_beside(top, home) for home in homes)), None)
+        _, place = _found(top)
     if place is None or (installed and typed and not module.endswith("__main__")):
         return  # Of what is nowhere the import says so.
     known = _known()
@@ -212,13 +188,12 @@ def user_files(specs: Iterable[str]) -> dict[str, Path]:
     These are the modules beside a config or in the working folder and what they import from there; no installed ones.
     """
     files: dict[str, Path] = {}
-    homes = [*reversed(_folders), Path.cwd().resolve()]
+    homes = [*_folders, Path.cwd().resolve()]
     for spec in specs:
         top = spec.partition(":")[0].partition(".")[0]
         if ":" not in spec or top in OURS or _installed(top):
             continue
-        origin = _origin(top)
-        place = _place_of(origin) if origin else next(filter(None, (_beside(top, home) for home in homes)), None)
+        _, place = _found(top)
         if place is not None and place.parent.resolve() in homes:
             for one in _with_imports(place):
                 files |= {file.relative_to(one.parent).as_posix(): file for file in _sources(one)}
@@ -280,16 +255,24 @@ def _file_at(path: str) -> Path | None:
     return next((place.resolve() for place in places if place.is_file()), None)
 
 
-def _place_of(origin: str) -> Path:
+def _found(top: str) -> tuple[str | None, Path | None]:
+    """Return the `_origin` of a module and where it is: if Python finds none, the user's that may become importable."""
+    if (origin := _origin(top)) is None:
+        homes = (*reversed(_folders), Path.cwd())
+        return None, next(filter(None, (_beside(top, home) for home in homes)), None)
     path = Path(origin).absolute()
-    return path.parent if path.name == "__init__.py" else path
+    return origin, (path.parent if path.name == "__init__.py" else path) if origin else None
 
 
-def _same(origin: Path, file: Path) -> bool:
-    """Whether two files are one, or modules with the same content."""
-    if origin.resolve() == file.resolve():
-        return True
-    return origin.is_file() and file.name != "__init__.py" and filecmp.cmp(origin, file, shallow=False)
+def _require_same(spec: str, top: str, origin: str, file: Path) -> None:
+    """Refuse a file whose name Python knows for another module, unless that is a copy of it."""
+    found = Path(origin)
+    if found.resolve() == file.resolve():
+        return
+    if not found.is_file() or file.name == "__init__.py" or not filecmp.cmp(found, file, shallow=False):
+        raise UserError(
+            f"{spec!r}: Python knows another module {top!r} ({origin or 'built in'}) than {str(file)!r}: rename it"
+        )
 
 
 def _installed(top: str) -> bool:
@@ -302,15 +285,11 @@ def _installed(top: str) -> bool:
 
 def _origin(top: str) -> str | None:
     """Return the file of a module that Python finds, a folder without one, "" for a built-in one; None where none."""
-    module = sys.modules.get(top)
-    if module is not None:
-        file, folders = getattr(module, "__file__", None), getattr(module, "__path__", ())
-    else:
-        spec = importlib.util.find_spec(top)
-        if spec is None:
-            return None
-        file, folders = spec.origin if spec.has_location else None, spec.submodule_search_locations or ()
-    return file or next(iter(folders), "")
+    if (module := sys.modules.get(top)) is not None:
+        return getattr(module, "__file__", None) or next(iter(getattr(module, "__path__", ())), "")
+    if (spec := importlib.util.find_spec(top)) is None:
+        return None
+    return (spec.origin if spec.has_location else None) or next(iter(spec.submodule_search_locations or ()), "")
 
 
 # -- hashes -------------------------------------------------------------------------------------------------------
@@ -330,14 +309,14 @@ def _known() -> set[str]:
 
 def _remember(files: Iterable[Path]) -> None:
     """Take files for known from now on; where the cache cannot be written, in this process and no other."""
-    hashes = {_sha256(file): file for file in files}
+    hashes, known = {_sha256(file): file for file in files}, _known()
     for sha, file in hashes.items():
         for tell in _tell if sha not in _named else ():
             tell(f"code of your own: {file} (SHA-256 {sha})")
-    new = {sha: file for sha, file in hashes.items() if sha not in _known()}
+    new = {sha: file for sha, file in hashes.items() if sha not in known}
     _named.update(hashes)
     with suppress(OSError):
         if new:
             cache_folder().mkdir(parents=True, exist_ok=True)
-            with (cache_folder() / "own_code.txt").open("a", encoding="utf-8") as known:
-                known.write("".join(f"{sha}  {str(path)!r}\n" for sha, path in new.items()))
+            with (cache_folder() / "own_code.txt").open("a", encoding="utf-8") as listed:
+                listed.write("".join(f"{sha}  {str(path)!r}\n" for sha, path in new.items()))
