@@ -271,7 +271,8 @@ def _require_same(spec: str, top: str, origin: str, file: Path) -> None:
         return
     if not found.is_file() or file.name == "__init__.py" or not filecmp.cmp(found, file, shallow=False):
         raise UserError(
-            f"{spec!r}: Python knows another module {top!r} ({origin or 'built in'}) than {str(file)!r}: rename it"
+            f"{spec!r}: Python knows another module {top!r} ({origin or 'built in'}) than {str(file)!r}: rename the "
+            "file"
         )
 
 

@@ -6,17 +6,9 @@ from typing import Any
 
 import torch
 
-from model_adapters.testing.recipes.parts import (
-    Sizes,
-    Words,
-    fast_class,
-    gemma_bpe,
-    generation,
-    name_tower_as_on_hub,
-    special_ids,
-)
+from model_adapters.testing.recipes import parts
 
-finish = name_tower_as_on_hub
+finish = parts.name_tower_as_on_hub
 
 _GEMMA_SPECIALS = ("<pad>", "<eos>", "<bos>", "<unk>", "<start_of_turn>", "<end_of_turn>")
 # Gemma has no system role: its template prepends the system text to the first user turn.
@@ -37,12 +29,12 @@ _GEMMA_TEMPLATE = (
 _GEMMA_MEDIA = ("<start_of_image>", "<image_soft_token>", "<end_of_image>")
 
 
-def build(sizes: Sizes, words: Words) -> tuple[Any, Any]:
+def build(sizes: parts.Sizes, words: parts.Words) -> tuple[Any, Any]:
     import transformers
 
     names = {"image_token": "<image_soft_token>", "boi_token": "<start_of_image>", "eoi_token": "<end_of_image>"}
-    backend = gemma_bpe(words, (*_GEMMA_SPECIALS, *_GEMMA_MEDIA))
-    tokenizer = fast_class("GemmaTokenizer")(
+    backend = parts.gemma_bpe(words, (*_GEMMA_SPECIALS, *_GEMMA_MEDIA))
+    tokenizer = parts.fast_class("GemmaTokenizer")(
         tokenizer_object=backend,
         pad_token="<pad>",
         eos_token="<eos>",
@@ -61,7 +53,7 @@ def build(sizes: Sizes, words: Words) -> tuple[Any, Any]:
         query_pre_attn_scalar=32,
         sliding_window=64,
         layer_types=kinds,
-        **special_ids(tokenizer, bos=True),
+        **parts.special_ids(tokenizer, bos=True),
     )
     config = transformers.Gemma3Config(
         text_config=text,
@@ -82,10 +74,10 @@ def build(sizes: Sizes, words: Words) -> tuple[Any, Any]:
     # The class initialises this matrix to zero: image features are then zero, and normalising them gives gradient
     # norms of 59,000 on the first step.
     torch.nn.init.normal_(model.model.multi_modal_projector.mm_input_projection_weight, std=sizes.initializer_range)
-    generation(model, tokenizer, "<eos>", "<end_of_turn>")
+    parts.generation(model, tokenizer, "<eos>", "<end_of_turn>")
     size = {"height": sizes.image, "width": sizes.image}
     processor = transformers.Gemma3Processor(
-        image_processor=fast_class("Gemma3ImageProcessor")(size=size),
+        image_processor=parts.fast_class("Gemma3ImageProcessor")(size=size),
         tokenizer=tokenizer,
         image_seq_length=sizes.image_tokens,
         chat_template=_GEMMA_TEMPLATE,

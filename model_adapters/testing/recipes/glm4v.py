@@ -4,33 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from model_adapters.testing.recipes.parts import (
-    MERGE,
-    PATCH,
-    Sizes,
-    Words,
-    byte_bpe,
-    fast_class,
-    generation,
-    special_ids,
-)
+from model_adapters.testing.recipes import parts
 
 _SPECIALS = (
-    "<|endoftext|>",
-    "[gMASK]",
-    "<sop>",
-    "<|system|>",
-    "<|user|>",
-    "<|assistant|>",
-    "<|observation|>",
-    "<|begin_of_image|>",
-    "<|end_of_image|>",
-    "<|begin_of_video|>",
-    "<|end_of_video|>",
-    "<|image|>",
-    "<|video|>",
-    "<|begin_of_box|>",
-    "<|end_of_box|>",
+    *("<|endoftext|>", "[gMASK]", "<sop>", "<|system|>", "<|user|>", "<|assistant|>", "<|observation|>"),
+    *("<|begin_of_image|>", "<|end_of_image|>", "<|begin_of_video|>", "<|end_of_video|>", "<|image|>", "<|video|>"),
+    *("<|begin_of_box|>", "<|end_of_box|>"),
 )
 # Only a user's text may be a list.
 _TEMPLATE = (
@@ -61,11 +40,11 @@ _TEMPLATE_46V = (
 )
 
 
-def build(sizes: Sizes, words: Words, kind: str = "Glm4v", template: str = _TEMPLATE) -> tuple[Any, Any]:
+def build(sizes: parts.Sizes, words: parts.Words, kind: str = "Glm4v", template: str = _TEMPLATE) -> tuple[Any, Any]:
     import transformers
 
     tokenizer = transformers.PreTrainedTokenizerFast(
-        tokenizer_object=byte_bpe(words, _SPECIALS),
+        tokenizer_object=parts.byte_bpe(words, _SPECIALS),
         eos_token="<|endoftext|>",
         pad_token="<|endoftext|>",
         padding_side="left",
@@ -73,7 +52,7 @@ def build(sizes: Sizes, words: Words, kind: str = "Glm4v", template: str = _TEMP
     )
     token = tokenizer.convert_tokens_to_ids
     # transformers has biases of q, k and v in any case; vLLM asks the config, as hub checkpoints have it.
-    text = sizes.text_config(len(tokenizer), **special_ids(tokenizer, bos=False), attention_bias=True)
+    text = sizes.text_config(len(tokenizer), **parts.special_ids(tokenizer, bos=False), attention_bias=True)
     # Half of a head rotates, with sections in the ratio 2 : 3 : 3.
     half = text["hidden_size"] // text["num_attention_heads"] // 4
     rope = {"rope_type": "default", "mrope_section": [half // 4, 3 * half // 8, 3 * half // 8]}
@@ -88,7 +67,7 @@ def build(sizes: Sizes, words: Words, kind: str = "Glm4v", template: str = _TEMP
             num_heads=4,
             out_hidden_size=text["hidden_size"],
             image_size=sizes.image,
-            spatial_merge_size=MERGE,
+            spatial_merge_size=parts.MERGE,
             temporal_patch_size=2,
         ),
         image_token_id=token("<|image|>"),
@@ -100,12 +79,12 @@ def build(sizes: Sizes, words: Words, kind: str = "Glm4v", template: str = _TEMP
         tie_word_embeddings=text["tie_word_embeddings"],
     )
     model = getattr(transformers, f"{kind}ForConditionalGeneration")(config)
-    generation(model, tokenizer, "<|endoftext|>", "<|user|>", "<|observation|>")
+    parts.generation(model, tokenizer, "<|endoftext|>", "<|user|>", "<|observation|>")
     # Twice the pixels of an image, which counts as two frames.
     size = {"shortest_edge": 2 * sizes.image**2, "longest_edge": 8 * sizes.image**2}
-    shape: dict[str, Any] = {"patch_size": PATCH, "merge_size": MERGE, "size": size}
+    shape: dict[str, Any] = {"patch_size": parts.PATCH, "merge_size": parts.MERGE, "size": size}
     processor = getattr(transformers, f"{kind}Processor")(
-        image_processor=fast_class(f"{kind}ImageProcessor")(**shape),
+        image_processor=parts.fast_class(f"{kind}ImageProcessor")(**shape),
         tokenizer=tokenizer,
         video_processor=getattr(transformers, f"{kind}VideoProcessor")(**shape),
         chat_template=template,
@@ -113,5 +92,5 @@ def build(sizes: Sizes, words: Words, kind: str = "Glm4v", template: str = _TEMP
     return model, processor
 
 
-def build_46v(sizes: Sizes, words: Words) -> tuple[Any, Any]:
+def build_46v(sizes: parts.Sizes, words: parts.Words) -> tuple[Any, Any]:
     return build(sizes, words, "Glm46V", _TEMPLATE_46V)

@@ -4,24 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from model_adapters.testing.recipes.parts import (
-    CHATML,
-    MERGE,
-    PATCH,
-    QWEN_SPECIALS,
-    Sizes,
-    Words,
-    fast_class,
-    generation,
-    qwen_tokenizer,
-    special_ids,
-)
+from model_adapters.testing.recipes import parts
 
 _INTERN_MEDIA = ("<img>", "</img>", "<IMG_CONTEXT>", "<video>")
-_INTERN_TEMPLATE = CHATML.replace("IMAGE", "<IMG_CONTEXT>\n")
+_INTERN_TEMPLATE = parts.CHATML.replace("IMAGE", "<IMG_CONTEXT>\n")
 
 
-def build(sizes: Sizes, words: Words) -> tuple[Any, Any]:
+def build(sizes: parts.Sizes, words: parts.Words) -> tuple[Any, Any]:
     import transformers
 
     names = {
@@ -30,9 +19,9 @@ def build(sizes: Sizes, words: Words) -> tuple[Any, Any]:
         "context_image_token": "<IMG_CONTEXT>",
         "video_token": "<video>",
     }
-    tokenizer = qwen_tokenizer(words, (*QWEN_SPECIALS, *_INTERN_MEDIA), extra_special_tokens=names)
+    tokenizer = parts.qwen_tokenizer(words, (*parts.QWEN_SPECIALS, *_INTERN_MEDIA), extra_special_tokens=names)
     text = sizes.text_config(
-        len(tokenizer), model_type="qwen3", head_dim=32, rope_theta=1e4, **special_ids(tokenizer, bos=False)
+        len(tokenizer), model_type="qwen3", head_dim=32, rope_theta=1e4, **parts.special_ids(tokenizer, bos=False)
     )
     vision = sizes.vision_config(
         num_hidden_layers=2,
@@ -44,17 +33,17 @@ def build(sizes: Sizes, words: Words) -> tuple[Any, Any]:
     )
     config = transformers.InternVLConfig(
         text_config=text,
-        vision_config={**vision, "patch_size": [PATCH, PATCH]},
+        vision_config={**vision, "patch_size": [parts.PATCH, parts.PATCH]},
         image_token_id=tokenizer.convert_tokens_to_ids("<IMG_CONTEXT>"),
         image_seq_length=sizes.image_tokens,
-        downsample_ratio=1 / MERGE,
+        downsample_ratio=1 / parts.MERGE,
         tie_word_embeddings=text["tie_word_embeddings"],
     )
     model = transformers.InternVLForConditionalGeneration(config)
-    generation(model, tokenizer, "<|im_end|>", "<|endoftext|>")
+    parts.generation(model, tokenizer, "<|im_end|>", "<|endoftext|>")
     size = {"height": sizes.image, "width": sizes.image}
     processor = transformers.InternVLProcessor(
-        image_processor=fast_class("GotOcr2ImageProcessor")(size=size, crop_to_patches=False),
+        image_processor=parts.fast_class("GotOcr2ImageProcessor")(size=size, crop_to_patches=False),
         tokenizer=tokenizer,
         video_processor=transformers.InternVLVideoProcessor(size=size),
         image_seq_length=sizes.image_tokens,

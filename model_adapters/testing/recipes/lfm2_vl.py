@@ -4,20 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from model_adapters.testing.recipes.parts import (
-    CHATML,
-    MERGE,
-    PATCH,
-    Sizes,
-    Words,
-    byte_bpe,
-    generation,
-    name_tower_as_on_hub,
-    prepend,
-    special_ids,
-)
+from model_adapters.testing.recipes import parts
 
-finish = name_tower_as_on_hub
+finish = parts.name_tower_as_on_hub
 
 _BOS = "<|startoftext|>"
 _SPECIALS = ("<|pad|>", _BOS, "<|endoftext|>", "<|im_start|>", "<|im_end|>")
@@ -36,11 +25,11 @@ _PLACES = [
 ]
 
 
-def build(sizes: Sizes, words: Words) -> tuple[Any, Any]:
+def build(sizes: parts.Sizes, words: parts.Words) -> tuple[Any, Any]:
     import transformers
 
-    backend = byte_bpe(words, (*_SPECIALS, *_NAMES.values(), *_PLACES))
-    prepend(backend, _BOS)
+    backend = parts.byte_bpe(words, (*_SPECIALS, *_NAMES.values(), *_PLACES))
+    parts.prepend(backend, _BOS)
     tokenizer: Any = transformers.PreTrainedTokenizerFast(
         tokenizer_object=backend,
         bos_token=_BOS,
@@ -57,9 +46,9 @@ def build(sizes: Sizes, words: Words) -> tuple[Any, Any]:
         conv_dim=sizes.hidden,
         block_auto_adjust_ff_dim=False,
         layer_types=["full_attention" if layer % 2 else "conv" for layer in range(sizes.layers)],
-        **special_ids(tokenizer, bos=True),
+        **parts.special_ids(tokenizer, bos=True),
     )
-    side = max(1, sizes.image // PATCH)
+    side = max(1, sizes.image // parts.PATCH)
     config = transformers.Lfm2VlConfig(
         text_config=text,
         vision_config=sizes.vision_config(
@@ -71,21 +60,21 @@ def build(sizes: Sizes, words: Words) -> tuple[Any, Any]:
         ),
         image_token_id=tokenizer.convert_tokens_to_ids("<image>"),
         projector_hidden_size=2 * sizes.hidden,
-        downsample_factor=MERGE,
+        downsample_factor=parts.MERGE,
         tie_word_embeddings=text["tie_word_embeddings"],
     )
     model = transformers.Lfm2VlForConditionalGeneration(config)
-    generation(model, tokenizer, "<|im_end|>")
+    parts.generation(model, tokenizer, "<|im_end|>")
     processor = transformers.Lfm2VlProcessor(
         image_processor=transformers.Lfm2VlImageProcessor(
-            encoder_patch_size=PATCH,
-            downsample_factor=MERGE,
+            encoder_patch_size=parts.PATCH,
+            downsample_factor=parts.MERGE,
             tile_size=sizes.image,
             min_image_tokens=sizes.image_tokens,
             max_image_tokens=4 * sizes.image_tokens,
             max_tiles=_MOST_TILES,
         ),
         tokenizer=tokenizer,
-        chat_template="{{ bos_token }}" + CHATML.replace("IMAGE", "<image>"),
+        chat_template="{{ bos_token }}" + parts.CHATML.replace("IMAGE", "<image>"),
     )
     return model, processor

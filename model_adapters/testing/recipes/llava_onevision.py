@@ -5,18 +5,8 @@ from __future__ import annotations
 from itertools import product
 from typing import Any
 
+from model_adapters.testing.recipes import parts
 from model_adapters.testing.recipes.gemma3 import finish as finish  # its tower is SigLIP, too
-from model_adapters.testing.recipes.parts import (
-    MERGE,
-    PATCH,
-    QWEN_SPECIALS,
-    Sizes,
-    Words,
-    fast_class,
-    generation,
-    qwen_tokenizer,
-    special_ids,
-)
 
 _TEMPLATE = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + ' ' }}"
@@ -29,16 +19,18 @@ _GRID = 3
 """Most tiles per side; 6 on the hub."""
 
 
-def build(sizes: Sizes, words: Words) -> tuple[Any, Any]:
+def build(sizes: parts.Sizes, words: parts.Words) -> tuple[Any, Any]:
     import transformers
 
-    tokenizer = qwen_tokenizer(words, (*QWEN_SPECIALS, "<image>", "<video>"))
+    tokenizer = parts.qwen_tokenizer(words, (*parts.QWEN_SPECIALS, "<image>", "<video>"))
     token = tokenizer.convert_tokens_to_ids
-    text = sizes.text_config(len(tokenizer), model_type="qwen2", rope_theta=1e4, **special_ids(tokenizer, bos=False))
+    text = sizes.text_config(
+        len(tokenizer), model_type="qwen2", rope_theta=1e4, **parts.special_ids(tokenizer, bos=False)
+    )
     sides = [sizes.image * count for count in range(1, _GRID + 1)]
     grids = [[height, width] for height, width in product(sides, sides)]
     # Patches are not merged, so they have the size of other families' tokens.
-    patch = PATCH * MERGE
+    patch = parts.PATCH * parts.MERGE
     config = transformers.LlavaOnevisionConfig(
         text_config=text,
         vision_config=sizes.vision_config(
@@ -55,10 +47,10 @@ def build(sizes: Sizes, words: Words) -> tuple[Any, Any]:
         tie_word_embeddings=text["tie_word_embeddings"],
     )
     model = transformers.LlavaOnevisionForConditionalGeneration(config)
-    generation(model, tokenizer, "<|im_end|>")
+    parts.generation(model, tokenizer, "<|im_end|>")
     size = {"height": sizes.image, "width": sizes.image}
     processor = transformers.LlavaOnevisionProcessor(
-        image_processor=fast_class("LlavaOnevisionImageProcessor")(size=size, image_grid_pinpoints=grids),
+        image_processor=parts.fast_class("LlavaOnevisionImageProcessor")(size=size, image_grid_pinpoints=grids),
         tokenizer=tokenizer,
         video_processor=transformers.LlavaOnevisionVideoProcessor(size=size),
         num_image_tokens=(sizes.image // patch) ** 2,

@@ -4,30 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from model_adapters.testing.recipes.parts import (
-    MERGE,
-    PATCH,
-    Sizes,
-    Words,
-    byte_bpe,
-    fast_class,
-    generation,
-    prepend,
-    special_ids,
-)
+from model_adapters.testing.recipes import parts
 
 _SPECIALS = (
-    "<unk>",
-    "<s>",
-    "</s>",
-    "[INST]",
-    "[/INST]",
-    "[IMG]",
-    "<pad>",
-    "[IMG_BREAK]",
-    "[IMG_END]",
-    "[SYSTEM_PROMPT]",
-    "[/SYSTEM_PROMPT]",
+    *("<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[IMG]", "<pad>", "[IMG_BREAK]", "[IMG_END]"),
+    *("[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]"),
 )
 # The default system message on the hub has 500 words. Two parts are sorted by type: the image first.
 _TEMPLATE = (
@@ -52,11 +33,11 @@ _TEMPLATE = (
 )
 
 
-def build(sizes: Sizes, words: Words) -> tuple[Any, Any]:
+def build(sizes: parts.Sizes, words: parts.Words) -> tuple[Any, Any]:
     import transformers
 
-    backend = byte_bpe(words, _SPECIALS)
-    prepend(backend, "<s>")
+    backend = parts.byte_bpe(words, _SPECIALS)
+    parts.prepend(backend, "<s>")
     tokenizer: Any = transformers.PreTrainedTokenizerFast(
         tokenizer_object=backend,
         bos_token="<s>",
@@ -84,7 +65,7 @@ def build(sizes: Sizes, words: Words) -> tuple[Any, Any]:
     if more["model_type"] == "ministral3":
         more["rope_parameters"] = yarn
     text = sizes.text_config(
-        len(tokenizer), head_dim=32, sliding_window=None, **more, **special_ids(tokenizer, bos=True)
+        len(tokenizer), head_dim=32, sliding_window=None, **more, **parts.special_ids(tokenizer, bos=True)
     )
     config = transformers.Mistral3Config(
         text_config=text,
@@ -96,18 +77,18 @@ def build(sizes: Sizes, words: Words) -> tuple[Any, Any]:
             hidden_act="silu",
         ),
         image_token_index=tokenizer.convert_tokens_to_ids("[IMG]"),
-        spatial_merge_size=MERGE,
+        spatial_merge_size=parts.MERGE,
         tie_word_embeddings=text["tie_word_embeddings"],
     )
     model = transformers.Mistral3ForConditionalGeneration(config)
-    generation(model, tokenizer, "</s>")
+    parts.generation(model, tokenizer, "</s>")
     processor = transformers.PixtralProcessor(
-        image_processor=fast_class("PixtralImageProcessor")(
-            size={"longest_edge": 2 * sizes.image}, patch_size={"height": PATCH, "width": PATCH}
+        image_processor=parts.fast_class("PixtralImageProcessor")(
+            size={"longest_edge": 2 * sizes.image}, patch_size={"height": parts.PATCH, "width": parts.PATCH}
         ),
         tokenizer=tokenizer,
-        patch_size=PATCH,
-        spatial_merge_size=MERGE,
+        patch_size=parts.PATCH,
+        spatial_merge_size=parts.MERGE,
         chat_template=_TEMPLATE,
     )
     return model, processor

@@ -7,15 +7,7 @@ from typing import Any
 
 import torch
 
-from model_adapters.testing.recipes.parts import (
-    PATCH,
-    QWEN_SPECIALS,
-    Sizes,
-    Words,
-    generation,
-    qwen_tokenizer,
-    special_ids,
-)
+from model_adapters.testing.recipes import parts
 
 # In the order of their ids on the hub, where they begin at the end of the language model's vocabulary.
 _MEDIA = (
@@ -51,25 +43,25 @@ _TEMPLATE = (
 )
 
 
-def build(sizes: Sizes, words: Words) -> tuple[Any, Any]:
+def build(sizes: parts.Sizes, words: parts.Words) -> tuple[Any, Any]:
     import transformers
 
     newest: Any = transformers  # others lack these classes
 
-    tokenizer = qwen_tokenizer(words, QWEN_SPECIALS)
+    tokenizer = parts.qwen_tokenizer(words, parts.QWEN_SPECIALS)
     tokenizer.bos_token = "<|im_end|>"
     text = sizes.text_config(
         len(tokenizer),
         head_dim=32,
         rope_parameters={"rope_type": "default", "rope_theta": 5e6},
         additional_vocab_size=_ADDITIONAL,
-        **special_ids(tokenizer, bos=True),
+        **parts.special_ids(tokenizer, bos=True),
     )
     text["tie_word_embeddings"] = False  # the table has rows that the head has not
     tokenizer.add_tokens(list(_MEDIA), special_tokens=True)
     token = tokenizer.convert_tokens_to_ids
     # An odd number of patches on a side, as on the hub: pooling two by two leaves a column and a row of one.
-    side = sizes.image + PATCH
+    side = sizes.image + parts.PATCH
     heads = 4
     vision = sizes.vision_config(
         num_hidden_layers=3,
@@ -102,8 +94,8 @@ def build(sizes: Sizes, words: Words) -> tuple[Any, Any]:
         tie_word_embeddings=False,
     )
     model = newest.Molmo2ForConditionalGeneration(config)
-    generation(model, tokenizer, "<|im_end|>")
-    shape = {"size": {"height": side, "width": side}, "patch_size": PATCH, "pooling_size": [2, 2]}
+    parts.generation(model, tokenizer, "<|im_end|>")
+    shape = {"size": {"height": side, "width": side}, "patch_size": parts.PATCH, "pooling_size": [2, 2]}
     processor = newest.Molmo2Processor(
         image_processor=newest.Molmo2ImageProcessor(**shape, overlap_margins=[1, 1]),
         video_processor=newest.Molmo2VideoProcessor(**shape),

@@ -4,25 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from model_adapters.testing.recipes.parts import (
-    MERGE,
-    PATCH,
-    Sizes,
-    Words,
-    byte_bpe,
-    fast_class,
-    generation,
-    special_ids,
-)
+from model_adapters.testing.recipes import parts
 
 _SPECIALS = (
-    "<|begin_of_text|>",
-    "<|end_of_text|>",
-    "<|image|>",
-    "<|video|>",
-    "<|start_header_id|>",
-    "<|end_header_id|>",
-    "<|eot_id|>",
+    *("<|begin_of_text|>", "<|end_of_text|>", "<|image|>", "<|video|>", "<|start_header_id|>"),
+    *("<|end_header_id|>", "<|eot_id|>"),
 )
 # The system text is a string, the other roles' is a list; the default one on the hub is two sentences.
 _TEMPLATE = (
@@ -38,11 +24,11 @@ _TEMPLATE = (
 )
 
 
-def build(sizes: Sizes, words: Words) -> tuple[Any, Any]:
+def build(sizes: parts.Sizes, words: parts.Words) -> tuple[Any, Any]:
     import transformers
 
     tokenizer: Any = transformers.PreTrainedTokenizerFast(
-        tokenizer_object=byte_bpe(words, _SPECIALS),
+        tokenizer_object=parts.byte_bpe(words, _SPECIALS),
         bos_token="<|begin_of_text|>",
         eos_token="<|eot_id|>",
         pad_token="<|end_of_text|>",
@@ -57,12 +43,12 @@ def build(sizes: Sizes, words: Words) -> tuple[Any, Any]:
         "depth": vision.get("num_hidden_layers", 2),
         "num_heads": vision.get("num_attention_heads", 4),
         "img_size": [sizes.image, sizes.image],
-        "ref_feat_shape": [sizes.image // PATCH, sizes.image // PATCH],
+        "ref_feat_shape": [sizes.image // parts.PATCH, sizes.image // parts.PATCH],
         "global_pool": "",
         "use_post_transformer_norm": False,
         "init_values": 0.1,
     }
-    text = sizes.text_config(len(tokenizer), model_type="llama", **special_ids(tokenizer, bos=True))
+    text = sizes.text_config(len(tokenizer), model_type="llama", **parts.special_ids(tokenizer, bos=True))
     config = transformers.PerceptionLMConfig(
         text_config=text,
         vision_config={
@@ -70,19 +56,19 @@ def build(sizes: Sizes, words: Words) -> tuple[Any, Any]:
             "initializer_range": sizes.initializer_range,
             "model_args": tower,
         },
-        projector_pooling_ratio=MERGE,
+        projector_pooling_ratio=parts.MERGE,
         image_token_id=token("<|image|>"),
         video_token_id=token("<|video|>"),
         tie_word_embeddings=text["tie_word_embeddings"],
     )
     model = transformers.PerceptionLMForConditionalGeneration(config)
-    generation(model, tokenizer, "<|end_of_text|>", "<|eot_id|>")
+    parts.generation(model, tokenizer, "<|end_of_text|>", "<|eot_id|>")
     processor = transformers.PerceptionLMProcessor(
-        image_processor=fast_class("PerceptionLMImageProcessor")(tile_size=sizes.image, max_num_tiles=4),
+        image_processor=parts.fast_class("PerceptionLMImageProcessor")(tile_size=sizes.image, max_num_tiles=4),
         video_processor=transformers.PerceptionLMVideoProcessor(size={"height": sizes.image, "width": sizes.image}),
         tokenizer=tokenizer,
-        patch_size=PATCH,
-        pooling_ratio=MERGE,
+        patch_size=parts.PATCH,
+        pooling_ratio=parts.MERGE,
         chat_template=_TEMPLATE,
     )
     return model, processor

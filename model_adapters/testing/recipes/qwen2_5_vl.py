@@ -4,29 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from model_adapters.testing.recipes.parts import (
-    CHATML,
-    MERGE,
-    PATCH,
-    QWEN_SPECIALS,
-    Sizes,
-    Words,
-    fast_class,
-    generation,
-    qwen_tokenizer,
-    special_ids,
-)
+from model_adapters.testing.recipes import parts
 
 QWEN_MEDIA = ("<|vision_start|>", "<|vision_end|>", "<|vision_pad|>", "<|image_pad|>", "<|video_pad|>")
-QWEN_TEMPLATE = CHATML.replace("IMAGE", "<|vision_start|><|image_pad|><|vision_end|>")
+QWEN_TEMPLATE = parts.CHATML.replace("IMAGE", "<|vision_start|><|image_pad|><|vision_end|>")
 
 
-def build(sizes: Sizes, words: Words) -> tuple[Any, Any]:
+def build(sizes: parts.Sizes, words: parts.Words) -> tuple[Any, Any]:
     import transformers
 
-    tokenizer = qwen_tokenizer(words, (*QWEN_SPECIALS, *QWEN_MEDIA))
+    tokenizer = parts.qwen_tokenizer(words, (*parts.QWEN_SPECIALS, *QWEN_MEDIA))
     token = tokenizer.convert_tokens_to_ids
-    text = sizes.text_config(len(tokenizer), rope_theta=1e4, **special_ids(tokenizer, bos=False))
+    text = sizes.text_config(len(tokenizer), rope_theta=1e4, **parts.special_ids(tokenizer, bos=False))
     head = text["hidden_size"] // text["num_attention_heads"]
     # The three sections share head / 2 frequencies in Qwen's ratio of 2 : 3 : 3.
     section = [head // 8, 3 * head // 16, 3 * head // 16]
@@ -38,7 +27,7 @@ def build(sizes: Sizes, words: Words) -> tuple[Any, Any]:
             depth=depth,
             num_heads=4,
             out_hidden_size=text["hidden_size"],
-            spatial_merge_size=MERGE,
+            spatial_merge_size=parts.MERGE,
             temporal_patch_size=2,
             window_size=112,
             fullatt_block_indexes=list(range(depth)),
@@ -50,12 +39,13 @@ def build(sizes: Sizes, words: Words) -> tuple[Any, Any]:
         tie_word_embeddings=text["tie_word_embeddings"],
     )
     model = transformers.Qwen2_5_VLForConditionalGeneration(config)
-    generation(model, tokenizer, "<|im_end|>", "<|endoftext|>")
-    pixels: Any = {"min_pixels": sizes.image**2, "max_pixels": 4 * sizes.image**2}
+    parts.generation(model, tokenizer, "<|im_end|>", "<|endoftext|>")
+    size: Any = {"patch_size": parts.PATCH, "merge_size": parts.MERGE}
+    size |= {"min_pixels": sizes.image**2, "max_pixels": 4 * sizes.image**2}
     processor = transformers.Qwen2_5_VLProcessor(
-        image_processor=fast_class("Qwen2VLImageProcessor")(patch_size=PATCH, merge_size=MERGE, **pixels),
+        image_processor=parts.fast_class("Qwen2VLImageProcessor")(**size),
         tokenizer=tokenizer,
-        video_processor=transformers.Qwen2VLVideoProcessor(patch_size=PATCH, merge_size=MERGE, **pixels),
+        video_processor=transformers.Qwen2VLVideoProcessor(**size),
         chat_template=QWEN_TEMPLATE,
     )
     return model, processor

@@ -43,7 +43,7 @@ def build(sizes: Sizes, words: Words) -> tuple[Any, Any]:
         **special_ids(tokenizer, bos=False),
     )
     model = transformers.Qwen3_5ForConditionalGeneration(
-        transformers.Qwen3_5Config(**qwen3_vl.parts(sizes, text, tokenizer))
+        transformers.Qwen3_5Config(**qwen3_vl.config_fields(sizes, text, tokenizer))
     )
     generation(model, tokenizer, "<|im_end|>", "<|endoftext|>")
     return model, qwen3_vl.processor(sizes, tokenizer, _TEMPLATE)

@@ -4,38 +4,29 @@ from __future__ import annotations
 
 from typing import Any
 
-from model_adapters.testing.recipes.parts import (
-    MERGE,
-    QWEN_SPECIALS,
-    Sizes,
-    Words,
-    fast_class,
-    generation,
-    qwen_tokenizer,
-    special_ids,
-)
+from model_adapters.testing.recipes import parts
 from model_adapters.testing.recipes.qwen2_5_vl import QWEN_MEDIA, QWEN_TEMPLATE
 
 _PATCH = 16
 
 
-def build(sizes: Sizes, words: Words) -> tuple[Any, Any]:
+def build(sizes: parts.Sizes, words: parts.Words) -> tuple[Any, Any]:
     import transformers
 
-    tokenizer = qwen_tokenizer(words, (*QWEN_SPECIALS, *QWEN_MEDIA))
-    text = sizes.text_config(len(tokenizer), head_dim=32, rope_theta=1e4, **special_ids(tokenizer, bos=False))
+    tokenizer = parts.qwen_tokenizer(words, (*parts.QWEN_SPECIALS, *QWEN_MEDIA))
+    text = sizes.text_config(len(tokenizer), head_dim=32, rope_theta=1e4, **parts.special_ids(tokenizer, bos=False))
     # The axes share head_dim / 2 frequencies in Qwen's ratio of 24 : 20 : 20.
     others = 5 * text["head_dim"] // 32
     section = [text["head_dim"] // 2 - 2 * others, others, others]
     text.setdefault("rope_scaling", {"rope_type": "default", "mrope_section": section, "mrope_interleaved": True})
     # Features for as many layers of the decoder; three at full size.
-    settings = parts(sizes, text, tokenizer, deepstack_visual_indexes=[0, 1])
+    settings = config_fields(sizes, text, tokenizer, deepstack_visual_indexes=[0, 1])
     model = transformers.Qwen3VLForConditionalGeneration(transformers.Qwen3VLConfig(**settings))
-    generation(model, tokenizer, "<|im_end|>", "<|endoftext|>")
+    parts.generation(model, tokenizer, "<|im_end|>", "<|endoftext|>")
     return model, processor(sizes, tokenizer, QWEN_TEMPLATE)
 
 
-def parts(sizes: Sizes, text: dict[str, Any], tokenizer: Any, **vision: Any) -> dict[str, Any]:
+def config_fields(sizes: parts.Sizes, text: dict[str, Any], tokenizer: Any, **vision: Any) -> dict[str, Any]:
     """Return the fields of a config of this tower and any language model."""
     token = tokenizer.convert_tokens_to_ids
     tower = {
@@ -43,7 +34,7 @@ def parts(sizes: Sizes, text: dict[str, Any], tokenizer: Any, **vision: Any) -> 
         "num_heads": 4,
         "out_hidden_size": text["hidden_size"],
         "patch_size": _PATCH,
-        "spatial_merge_size": MERGE,
+        "spatial_merge_size": parts.MERGE,
         "temporal_patch_size": 2,
         "num_position_embeddings": 16,
     }
@@ -58,13 +49,13 @@ def parts(sizes: Sizes, text: dict[str, Any], tokenizer: Any, **vision: Any) -> 
     }
 
 
-def processor(sizes: Sizes, tokenizer: Any, template: str) -> Any:
+def processor(sizes: parts.Sizes, tokenizer: Any, template: str) -> Any:
     import transformers
 
-    patches: Any = {"patch_size": _PATCH, "merge_size": MERGE}
+    patches: Any = {"patch_size": _PATCH, "merge_size": parts.MERGE}
     pixels: Any = {"shortest_edge": sizes.image**2, "longest_edge": 4 * (sizes.image + 8) ** 2}
     return transformers.Qwen3VLProcessor(
-        image_processor=fast_class("Qwen2VLImageProcessor")(
+        image_processor=parts.fast_class("Qwen2VLImageProcessor")(
             size=pixels, image_mean=[0.5] * 3, image_std=[0.5] * 3, **patches
         ),
         tokenizer=tokenizer,

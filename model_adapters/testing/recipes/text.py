@@ -4,17 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from model_adapters.testing.recipes.parts import (
-    CHATML,
-    QWEN_SPECIALS,
-    Sizes,
-    Words,
-    byte_bpe,
-    generation,
-    prepend,
-    qwen_tokenizer,
-    special_ids,
-)
+from model_adapters.testing.recipes import parts
 
 FAMILIES = ("qwen2", "qwen3", "llama")
 
@@ -26,28 +16,28 @@ _LLAMA_TEMPLATE = (
 )
 
 
-def build(family: str, sizes: Sizes, words: Words) -> tuple[Any, Any]:
+def build(family: str, sizes: parts.Sizes, words: parts.Words) -> tuple[Any, Any]:
     import transformers
 
     if family == "llama":
-        backend = byte_bpe(words, _LLAMA_SPECIALS)
+        backend = parts.byte_bpe(words, _LLAMA_SPECIALS)
         bos = "<|begin_of_text|>"
-        prepend(backend, bos)
+        parts.prepend(backend, bos)
         # No pad token, as on the hub.
         tokenizer = transformers.PreTrainedTokenizerFast(
             tokenizer_object=backend, bos_token=bos, eos_token="<|eot_id|>", padding_side="left"
         )
         tokenizer.chat_template = _LLAMA_TEMPLATE
     else:
-        tokenizer = qwen_tokenizer(words, QWEN_SPECIALS)
-        tokenizer.chat_template = CHATML
-    more: dict[str, Any] = special_ids(tokenizer, bos=family == "llama")
+        tokenizer = parts.qwen_tokenizer(words, parts.QWEN_SPECIALS)
+        tokenizer.chat_template = parts.CHATML
+    more: dict[str, Any] = parts.special_ids(tokenizer, bos=family == "llama")
     if family == "qwen3":
         more["head_dim"] = 32
     config = transformers.AutoConfig.for_model(family, **sizes.text_config(len(tokenizer), **more))
     model = transformers.AutoModelForCausalLM.from_config(config)
     if family == "llama":
-        generation(model, tokenizer, "<|end_of_text|>", "<|eot_id|>")
+        parts.generation(model, tokenizer, "<|end_of_text|>", "<|eot_id|>")
     else:
-        generation(model, tokenizer, "<|im_end|>", "<|endoftext|>")
+        parts.generation(model, tokenizer, "<|im_end|>", "<|endoftext|>")
     return model, tokenizer
