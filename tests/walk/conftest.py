@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +15,7 @@ from mmcorl.config import Config
 from mmcorl.data import DataSettings
 from mmcorl.data.row_parsing import prompt_uid
 from mmcorl.data.synthetic import PICTURES
+from mmcorl.tools.smollm2 import few_shot
 from mmcorl.tools.zoo import ZOO
 from paths import FIXTURES
 from runs import LOGS, Ended, ForkServer, records
@@ -45,8 +47,8 @@ class Walk:
         assert "Traceback" not in ended.output, ended.output[-3000:]
         self.read = [json.loads(line) for line in record.read_text().splitlines()] if record.is_file() else []
         for one in self.read:  # a place in the prompt for each picture, and pixels for it
-            assert one["places"] == len(one["images"]), one
-            assert bool(one["pixels"]) == bool(one["images"]), one
+            assert one["places"] >= len(one["images"]), one  # of some families one for each line of patches
+            assert bool(one["places"]) == bool(one["pixels"]) == bool(one["images"]), one
         return ended.output
 
     def agents(self, *families: str) -> str:
@@ -56,7 +58,12 @@ class Walk:
     def model(self, name: str) -> str:
         """The tiny checkpoint that stands in for a model."""
         entry = ZOO.get(name.removeprefix("zoo:").partition(",")[0].partition("@")[0])
-        return str(self.tiny[entry.family if entry else next(row for part, row in FAMILIES.items() if part in name)])
+        path = self.tiny[entry.family if entry else next(row for part, row in FAMILIES.items() if part in name)]
+        if "smollm2" in name:  # whose template takes worked examples
+            path = shutil.copytree(path, self.folder / "smollm2", dirs_exist_ok=True)
+            template = path / "chat_template.jinja"
+            template.write_text(few_shot((self.tiny["llama"] / template.name).read_text()))
+        return str(path)
 
     def data(self, data: DataSettings, key: str) -> tuple[list[str], dict[str, Any]]:
         """What to type so that a set reads rows on this machine, and what those ask."""

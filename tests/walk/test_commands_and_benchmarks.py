@@ -16,7 +16,7 @@ from mmcorl.cli.arguments import COMMANDS
 from mmcorl.cli.main import parser_of
 from openai_server import OpenAIServer
 from runs import ForkServer
-from walk.conftest import Walk
+from walk.conftest import FAMILIES, Walk
 from walk.rows import WALK, benchmark_rows
 
 pytestmark = pytest.mark.walk
@@ -52,11 +52,8 @@ def words(typed: str, walk: Walk, url: str = "") -> list[str]:
         port = str(free.getsockname()[1])
     agents = walk.agents("qwen2", "llama")
     known = {"$small": [*SMALL, agents], "$agents": [agents], "$port": [port], "$url": [url]}
-    return [
-        each
-        for word in shlex.split(typed)
-        for each in known.get(word, [str(walk.tiny[word[1:]]) if word.startswith("$") else word])
-    ]
+    families = {f"${name}": [str(walk.tiny[name])] for name in FAMILIES.values() if f"${name}" in typed}
+    return [each for word in shlex.split(typed) for each in (known | families).get(word, [word])]
 
 
 def test_what_is_typed_is_every_command_of_the_help(road: Walk) -> None:

@@ -60,7 +60,7 @@ def test_a_shipped_config_trains_and_is_evaluated(name: str, walk: Walk) -> None
     rows = config.validation.sets[0].data if config.validation.sets else config.data.train
     more = ["--relation", config.answers.relation] if config.answers.relation != "math" else []
     more += [] if rows.synthetic or rows.columns.answer else ["--data-set", "columns.answer=answer"]
-    mine = f"mine={rows.source if rows.synthetic else 'run/config.yaml'}"
+    mine = rows.source if rows.synthetic else "mine=run/config.yaml"
     agent = f"run/final/{config.agents[0].name}"
     walk.type("eval", agent, mine, "--limit=1", "--max-new-tokens=4", "--quiet", *more)
     (one,) = walk.read
