@@ -17,25 +17,19 @@ from model_adapters.testing.tiny import build_tiny
 FAMILIES = ("qwen2_5_vl", "internvl3_5", "gemma3", "llama")
 SIZES = ("tiny", "middle", "full")
 SIDE = 448  # pixels; 256 image tokens in all three families at middle size
-TEXT: dict[str, Any] = {
-    "hidden_size": 512,
-    "num_hidden_layers": 8,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 2,
-    "intermediate_size": 2048,
-    "vocab_size": 8192,
-    "tie_word_embeddings": False,
-}
-SMOLLM2: dict[str, Any] = {
-    "hidden_size": 576,
-    "num_hidden_layers": 30,
-    "num_attention_heads": 9,
-    "num_key_value_heads": 3,
-    "head_dim": 64,
-    "intermediate_size": 1536,
-    "vocab_size": 49152,
-    "tie_word_embeddings": True,
-}
+
+
+def _text(
+    hidden: int, layers: int, heads: tuple[int, int], mlp: int, vocab: int, tied: bool, positions: int = 0, **more: Any
+) -> dict[str, Any]:
+    """Fields of a language model's config: `heads` of queries and of keys, `more` by their own names."""
+    sizes = {"hidden_size": hidden, "num_hidden_layers": layers, "intermediate_size": mlp, "vocab_size": vocab}
+    known = {"num_attention_heads": heads[0], "num_key_value_heads": heads[1], "tie_word_embeddings": tied}
+    return {**sizes, **known, **({"max_position_embeddings": positions} if positions else {}), **more}
+
+
+TEXT = _text(512, 8, heads=(8, 2), mlp=2048, vocab=8192, tied=False)
+SMOLLM2 = _text(576, 30, heads=(9, 3), mlp=1536, vocab=49152, head_dim=64, tied=True)
 """The text family in the shape of SmolLM2-135M."""
 VISION: dict[str, dict[str, Any]] = {
     "qwen2_5_vl": {"hidden_size": 256, "intermediate_size": 1024, "depth": 6, "fullatt_block_indexes": [2, 5]},
@@ -90,16 +84,7 @@ FULL: dict[str, Shape] = {
     # Qwen2.5-VL-3B-Instruct, 1024 tokens of a picture.
     "qwen2_5_vl": Shape(
         896,
-        {
-            "hidden_size": 2048,
-            "num_hidden_layers": 36,
-            "num_attention_heads": 16,
-            "num_key_value_heads": 2,
-            "intermediate_size": 11008,
-            "vocab_size": 151936,
-            "max_position_embeddings": 128000,
-            "tie_word_embeddings": True,
-        },
+        _text(2048, 36, heads=(16, 2), mlp=11008, vocab=151936, positions=128000, tied=True),
         {
             "hidden_size": 1280,
             "intermediate_size": 3420,
@@ -111,52 +96,30 @@ FULL: dict[str, Shape] = {
     # InternVL3.5-2B, one tile. The makers count 2.0 billion in its language model: with an output head of its own.
     "internvl3_5": Shape(
         448,
-        {
-            "hidden_size": 2048,
-            "num_hidden_layers": 28,
-            "num_attention_heads": 16,
-            "num_key_value_heads": 8,
-            "head_dim": 128,
-            "intermediate_size": 6144,
-            "vocab_size": 151936,
-            "max_position_embeddings": 40960,
-            "tie_word_embeddings": False,
-        },
+        _text(2048, 28, heads=(16, 8), mlp=6144, vocab=151936, head_dim=128, positions=40960, tied=False),
         {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24, "num_attention_heads": 16},
     ),
     # Gemma-3-4B-it: a picture is 4096 patches, pooled to 256 tokens.
     "gemma3": Shape(
         896,
-        {
-            "hidden_size": 2560,
-            "num_hidden_layers": 34,
-            "num_attention_heads": 8,
-            "num_key_value_heads": 4,
-            "head_dim": 256,
-            "query_pre_attn_scalar": 256,
-            "intermediate_size": 10240,
-            "vocab_size": 262208,
-            "max_position_embeddings": 131072,
-            "tie_word_embeddings": True,
+        _text(
+            2560,
+            34,
+            heads=(8, 4),
+            mlp=10240,
+            vocab=262208,
+            head_dim=256,
+            query_pre_attn_scalar=256,
+            positions=131072,
+            tied=True,
             **_sliding(34, 6, 1024),
-        },
+        ),
         {"hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 27, "num_attention_heads": 16},
         image_tokens=256,
     ),
     # Llama-3.2-3B-Instruct.
     "llama": Shape(
-        SIDE,
-        {
-            "hidden_size": 3072,
-            "num_hidden_layers": 28,
-            "num_attention_heads": 24,
-            "num_key_value_heads": 8,
-            "head_dim": 128,
-            "intermediate_size": 8192,
-            "vocab_size": 128256,
-            "max_position_embeddings": 131072,
-            "tie_word_embeddings": True,
-        },
+        SIDE, _text(3072, 28, heads=(24, 8), mlp=8192, vocab=128256, head_dim=128, positions=131072, tied=True)
     ),
 }
 
@@ -167,15 +130,7 @@ def _of_like_kind(family: str, **text: Any) -> Shape:
 
 
 _QWEN_3B = {key: value for key, value in FULL["qwen2_5_vl"].text.items() if key != "max_position_embeddings"}
-_QWEN_7B = {
-    "hidden_size": 3584,
-    "num_hidden_layers": 28,
-    "num_attention_heads": 28,
-    "num_key_value_heads": 4,
-    "intermediate_size": 18944,
-    "vocab_size": 152064,
-    "tie_word_embeddings": False,
-}
+_QWEN_7B = _text(3584, 28, heads=(28, 4), mlp=18944, vocab=152064, tied=False)
 HUB: dict[str, tuple[str, Shape]] = {
     "Qwen/Qwen2.5-VL-3B-Instruct": ("qwen2_5_vl", FULL["qwen2_5_vl"]),
     "Qwen/Qwen2.5-VL-7B-Instruct": ("qwen2_5_vl", _of_like_kind("qwen2_5_vl", **_QWEN_7B)),
@@ -204,20 +159,7 @@ HUB: dict[str, tuple[str, Shape]] = {
     "Qwen/Qwen2.5-7B": ("qwen2", Shape(SIDE, {**_QWEN_7B, "max_position_embeddings": 131072})),
     "Qwen/Qwen3-1.7B-Base": (
         "qwen3",
-        Shape(
-            SIDE,
-            {
-                "hidden_size": 2048,
-                "num_hidden_layers": 28,
-                "num_attention_heads": 16,
-                "num_key_value_heads": 8,
-                "head_dim": 128,
-                "intermediate_size": 6144,
-                "vocab_size": 151936,
-                "max_position_embeddings": 32768,
-                "tie_word_embeddings": True,
-            },
-        ),
+        Shape(SIDE, _text(2048, 28, heads=(16, 8), mlp=6144, vocab=151936, head_dim=128, positions=32768, tied=True)),
     ),
     "meta-llama/Llama-3.2-3B-Instruct": ("llama", FULL["llama"]),
     "meta-llama/Llama-3.1-8B-Instruct": (
