@@ -17,8 +17,8 @@ from mmcorl.answers.relation import Relation
 from mmcorl.errors import UserError
 from mmcorl.report.table import Table, cells, latex, markdown
 
-_REQUIRED = ("items", "total", "wilson", "judge_pending", "unasked", "sub_scores")
-"""Entries of a score, the newest among them, that a summary of an older version may lack."""
+_REQUIRED = ("items", "total", "wilson", "judge_pending", "unasked", "sub_scores", "unclosed", "out_of_time")
+"""Entries of a score without which a summary is one of another version."""
 
 
 class Result(ABC):

@@ -424,12 +424,7 @@ def _caveats(name: str, scores: Mapping[str, Any], of: str) -> Iterator[str]:
     if missing:
         words = "response is missing and counts", "responses are missing and count"
         yield f"{name}{of}: {counted(missing, *words)} as wrong."
-    if scores["cut_off"] and "unclosed" not in scores:
-        yield (
-            f"{name}{of}: summed up by an earlier version, whose `cut off` includes tags that never close; "
-            "`mmcorl report` on the folder counts them apart."
-        )
-    if late := scores.get("out_of_time"):  # absent from summaries of earlier versions
+    if late := scores["out_of_time"]:
         words = (
             "comparison was not finished in its time and counts",
             "comparisons were not finished in their time and count",

@@ -76,7 +76,6 @@ def train(
     """
     config = settings.resolve(config, overrides, method)
     path = Path(run_dir) if run_dir is not None else Path("runs") / config.name
-    config = settings.as_begun(config, path)
     if finished := about_finished(config, path):
         if not quiet:
             print(finished, file=sys.stderr)

@@ -13,7 +13,6 @@ from itertools import accumulate
 from typing import Any, Literal
 
 from eval_suite.grading.behaviour import ProgramVote
-from eval_suite.grading.rules import UNCLOSED
 from eval_suite.items import Item, Response
 from mmcorl.errors import UserError
 
@@ -127,7 +126,7 @@ def outcomes_of(
         places.setdefault(item.benchmark, {})[item.id] = len(ids)
         names.append(item.benchmark)
         ids.append(item.id)
-    given, most, limited = _given(responses, places, ids)
+    given, most = _given(responses, places, ids)
     graded = 0
     due = most if samples is None else samples
     starts = array("q", accumulate((due.get(name, 1) for name in names), initial=0))
@@ -146,10 +145,6 @@ def outcomes_of(
         if sample >= due.get(names[place], 1):
             continue
         committed, cut_off, by_rule = bool(row["committed"]), bool(row["cut_off"]), bool(row["rule"])
-        unclosed, reason = bool(row.get("unclosed")), str(row.get("reason", ""))
-        if cut_off and not committed and "unclosed" not in row and key not in limited:
-            # Earlier versions did not tell an unclosed tag from the token limit.
-            cut_off, unclosed, reason = False, True, UNCLOSED
         word = words.get(key[:2], {}).get(sample)
         outcomes[starts[place] + sample] = Outcome(
             names[place],
@@ -161,10 +156,10 @@ def outcomes_of(
             cut_off=cut_off,
             answer=row["answer"],
             judge=word,
-            reason=sys.intern(reason),
+            reason=sys.intern(str(row.get("reason", ""))),
             program=programs.get(key),
             score=row.get("score"),
-            unclosed=unclosed,
+            unclosed=bool(row.get("unclosed")),
         )
     if graded < len(given):
         raise UserError(
@@ -181,9 +176,9 @@ def outcomes_of(
 
 def _given(
     responses: Iterable[Response], places: Mapping[str, Mapping[str, int]], ids: Sequence[str]
-) -> tuple[Keys, dict[str, int], Keys]:
-    """Return the keys of the responses, the most samples of any item by benchmark, and what hit the token limit."""
-    given, most, limited = Keys(), dict[str, int](), Keys()
+) -> tuple[Keys, dict[str, int]]:
+    """Return the keys of the responses and the most samples of any item by benchmark."""
+    given, most = Keys(), dict[str, int]()
     for response in responses:
         benchmark, id, sample = response.benchmark, response.id, response.sample
         place = places.get(benchmark, {}).get(id)
@@ -195,9 +190,7 @@ def _given(
         if not given.add((benchmark, ids[place], sample)):
             raise UserError(f"sample {sample} of item {id!r} of {benchmark} appears twice: number samples 0, 1, 2, ...")
         most[benchmark] = max(most.get(benchmark, 1), sample + 1)
-        if response.finish_reason == "length":
-            limited.add((benchmark, ids[place], sample))
-    return given, most, limited
+    return given, most
 
 
 def pool(runs: Sequence[Sequence[Outcome]]) -> list[Outcome]:

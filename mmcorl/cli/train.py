@@ -78,7 +78,6 @@ def train(run: TrainArguments, progress: Progress, output: Output) -> int:
     from mmcorl.run.result import Run
     from mmcorl.run.run_folder import about_finished
 
-    config = settings.as_begun(config, run_dir)
     if finished := about_finished(config, run_dir):
         if not progress.quiet:
             print(finished, file=sys.stderr)

@@ -1,7 +1,7 @@
 """Every setting of a run: sections, cross-field checks, loading and overrides."""
 
 from mmcorl.config import checks as checks
-from mmcorl.config.load import as_begun, changes_to_refuse, differences, dump, load, load_kept, parse, resolve, shipped
+from mmcorl.config.load import changes_to_refuse, differences, dump, load, load_kept, parse, resolve, shipped
 from mmcorl.config.schema import (
     AgentSettings,
     BenchmarkSet,
@@ -26,7 +26,6 @@ __all__ = [
     "ProfileSettings",
     "TrainingSettings",
     "VerifierSettings",
-    "as_begun",
     "changes_to_refuse",
     "differences",
     "dump",

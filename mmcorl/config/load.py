@@ -75,26 +75,7 @@ def load(config: str | Path, overrides: Sequence[str] = (), method: str | None =
 
 def load_kept(run: Path) -> Config:
     """Return the config of a run as it began. The users' code that it names is neither imported nor needed."""
-    config = parse(_read(run / "config.yaml"), kept=True)
-    return as_begun(config, run)
-
-
-def as_begun(config: Config, run: Path) -> Config:
-    """Return a config with the held-out rows of the run in a folder, if there is one and the config names none.
-
-    A run that an earlier version began held none out. A folder that cannot be read is for whoever opens it to refuse.
-    """
-    validation = config.validation
-    if "hold_out" in validation.model_fields_set or validation.sets or validation.benchmarks:
-        return config
-    if not (run / "config.yaml").is_file():
-        return config
-    try:
-        raw = _read(run / "config.yaml").get("validation")
-    except UserError:
-        return config
-    begun = raw.get("hold_out", 0.0) if isinstance(raw, dict) else 0.0
-    return config.model_copy(update={"validation": validation.model_copy(update={"hold_out": begun})})
+    return parse(_read(run / "config.yaml"), kept=True)
 
 
 def _read(path: Path) -> dict[str, Any]:

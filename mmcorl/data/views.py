@@ -90,7 +90,6 @@ class ViewTexts:
         if self._view.columns.answer is not None and answer not in golds:
             raise RowError("misaligned_view", f"view {name!r} has the answer {answer!r} where the row has {golds[0]!r}")
         if self._has_originals and reason:
-            # Earlier versions wrote the original question into such rows.
             raise RowError("missing_view", f"view {name!r} does not reword it ({reason})")
         try:
             return read(question)

@@ -177,7 +177,7 @@ def unpaired(a: float, of_a: int, b: float, of_b: int) -> Measured:
 
 
 def last_answers(run: RunFiles) -> dict[tuple[str, str], Answers]:
-    """Return the last evaluation's answers by set and agent; of runs of older versions, nothing is on record."""
+    """Return the last evaluation's answers by set and agent."""
     last = {name: run.validation_records(name)[-1]["step"] for name in run.sets}
     found: dict[tuple[str, str], Answers] = {}
     for line in stream_jsonl(run.path / "responses.jsonl"):

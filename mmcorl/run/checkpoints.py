@@ -30,8 +30,7 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 READERS = 4
 """Files that are hashed at the same time."""
 SEAL = b"sha256 of the above: "
-"""How the last line of COMMIT begins. Older versions ended theirs with the record's own bracket: no flipped bits make
-that of this line, which is left then and is no JSON."""
+"""How the last line of COMMIT begins."""
 
 
 class DamagedError(UserError):
@@ -39,7 +38,7 @@ class DamagedError(UserError):
 
 
 class Record(BaseModel):
-    """The content of COMMIT. Hashes are SHA-256, of everything or, in older versions, of nothing."""
+    """The content of COMMIT. Hashes are SHA-256."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
 
@@ -60,8 +59,7 @@ class Record(BaseModel):
 
     @model_validator(mode="after")
     def _of_everything(self) -> Self:
-        hashed = self.sha256 or self.logs_sha256
-        if hashed and (self.sha256.keys() != self.files.keys() or self.logs_sha256.keys() != self.logs.keys()):
+        if self.sha256.keys() != self.files.keys() or self.logs_sha256.keys() != self.logs.keys():
             raise ValueError("hashes are not those of its files and logs")
         return self
 
@@ -158,10 +156,10 @@ def read(path: Path) -> Committed:
     """Return the committed set in a folder; DamagedError where its COMMIT says no such thing."""
     file = path / COMMIT
     content, sealed, digest = file.read_bytes().rpartition(SEAL)
-    if sealed and digest != hashlib.sha256(content).hexdigest().encode() + b"\n":
+    if not sealed or digest != hashlib.sha256(content).hexdigest().encode() + b"\n":
         raise DamagedError(f"{str(file)!r} is damaged (it is not what was written)")
     try:
-        record = Record.model_validate(json.loads(content if sealed else digest))
+        record = Record.model_validate(json.loads(content))
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"])) or "its content"

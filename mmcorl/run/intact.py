@@ -57,7 +57,7 @@ def add(digest: Any, log: Path, start: int, end: float = math.inf) -> int:
 
 
 def _require(log: Path, record: Record) -> None:
-    size, digest = record.logs[log.name], record.logs_sha256.get(log.name)
+    size, digest = record.logs[log.name], record.logs_sha256[log.name]
     present = log.stat().st_size if log.is_file() else 0
     if present < size:
         raise DamagedError(
@@ -79,5 +79,4 @@ def _require(log: Path, record: Record) -> None:
                 whole = False
             if not whole:
                 raise DamagedError(f"line {number} of {str(log)!r} is damaged (not a JSON object)")
-    if digest is not None:  # Older versions wrote none.
-        raise DamagedError(f"{str(log)!r} is damaged (it is not what it was at the checkpoint of step {record.step})")
+    raise DamagedError(f"{str(log)!r} is damaged (it is not what it was at the checkpoint of step {record.step})")

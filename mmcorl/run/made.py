@@ -71,7 +71,7 @@ def begin(folder: Path) -> dict[str, Any]:
 
 
 def read(folder: Path) -> dict[str, Any]:
-    """Return what made.json says; empty where an older version or none has made the folder."""
+    """Return what made.json says; empty where there is none."""
     return read_json(folder / MADE, "delete it") or {}
 
 

@@ -174,7 +174,7 @@ class RunFolder(Folder):
         return start
 
     def _note_other_code(self, before: checkpoints.Record) -> None:
-        """Note, and say, with which other files of the user's than before the run goes on; older versions kept none."""
+        """Note, and say, with which other files of the user's than before the run goes on."""
         self.changed = [*before.changed]
         other = [name for name in sorted({*before.code, *self.code}) if before.code.get(name) != self.code.get(name)]
         if before.code and other:
@@ -223,7 +223,7 @@ class RunFolder(Folder):
         for folder in (final / name for name in agents):
             if not folder.is_dir():
                 raise checkpoints.DamagedError(f"{str(folder)!r} is missing")
-        if (final / checkpoints.COMMIT).exists():  # Older versions wrote none.
+        if (final / checkpoints.COMMIT).exists():
             checkpoints.read(final).verify()
         for last in checkpoints.committed(self.checkpoints)[-1:]:
             intact.require_deciding(self.path, last.record)

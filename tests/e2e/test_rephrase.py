@@ -474,10 +474,6 @@ def test_unanswered_rows_are_a_failure_that_the_same_command_mends(tmp_path, ser
     assert (len(kept.kept), kept.counts, kept.notes) == (5, {}, {"original wording in view rephrased": 4})
     assert kept.summary() == "rows.jsonl: 5 of 5 rows usable, original wording in view rephrased for 4 row(s)"
     assert [p.question("rephrased") == p.text for p in load_prompts(lenient)] == [True, True, True, False, True]
-    # Earlier versions wrote the original into such rows: they count the same.
-    mine = read_jsonl(view)
-    write_jsonl(view, [row | {"question": row["question"] or "What is $3 + 4$?"} for row in mine])
-    assert check(load_prompts(lenient), max_side=64).notes == kept.notes
 
 
 def test_different_family_plus_from_the_quickstart(tmp_path, serve, capsys):

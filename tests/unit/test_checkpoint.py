@@ -124,15 +124,12 @@ def test_a_flipped_bit_of_a_commit_is_noticed(tmp_path: Path) -> None:
         file.write_bytes(data)
         with pytest.raises(checkpoints.DamagedError):
             checkpoints.read(made.path)
-    # Cut, it is no record of an older version either, unless nothing but the last line is missing.
+    # Cut anywhere, it is no record either.
     end = whole.index(b"sha256 of the above")
     for length in (*range(0, len(whole), 11), end - 1, end, len(whole) - 1):
         file.write_bytes(whole[:length])
-        if length in (end - 1, end):
-            assert checkpoints.read(made.path) == made
-        else:
-            with pytest.raises(checkpoints.DamagedError):
-                checkpoints.read(made.path)
+        with pytest.raises(checkpoints.DamagedError):
+            checkpoints.read(made.path)
 
 
 def test_links_that_a_copy_followed_are_made_anew(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -59,26 +58,6 @@ def _config(**validation: Any) -> dict[str, Any]:
     agents = [{"name": name, "model": "zoo:qwen2"} for name in ("a", "b")]
     data = {"train": {"source": "synthetic:arithmetic", "size": 40}}
     return {"name": "x", "steps": 1, "agents": agents, "data": data, "validation": validation}
-
-
-def test_a_run_of_an_earlier_version_holds_none_out_and_one_of_this_version_what_it_began_with(tmp_path: Path) -> None:
-    fresh = settings.parse(_config())
-    assert fresh.validation.hold_out == 0.1
-    assert settings.as_begun(fresh, tmp_path / "new").validation.hold_out == 0.1
-    kept = settings.dump(fresh)
-    (tmp_path / "config.yaml").write_text("\n".join(line for line in kept.splitlines() if "hold_out: 0.1" not in line))
-    assert settings.load_kept(tmp_path).validation.hold_out == 0.0
-    assert settings.as_begun(fresh, tmp_path).validation.hold_out == 0.0
-    assert settings.as_begun(fresh, tmp_path).validation.every == 50
-    # What is asked for by name is not overruled: the folder refuses it.
-    asked = settings.parse(_config(hold_out=0.1))
-    assert settings.as_begun(asked, tmp_path).validation.hold_out == 0.1
-    changes = settings.changes_to_refuse(settings.load_kept(tmp_path).model_dump(), asked.model_dump())
-    assert [change.partition(":")[0] for change in changes] == ["validation.hold_out"]
-    (tmp_path / "config.yaml").write_text(settings.dump(settings.parse(_config(hold_out=0.3))))
-    assert settings.as_begun(fresh, tmp_path).validation.hold_out == 0.3
-    (tmp_path / "config.yaml").write_text(": no yaml [")
-    assert settings.as_begun(fresh, tmp_path) is fresh
 
 
 def test_sets_hold_nothing_out_and_both_at_once_are_refused() -> None:

@@ -54,16 +54,6 @@ def test_the_final_verdict_for_every_combination() -> None:
         assert drawn[0].correct is (rule or (committed and not cut_off and word == "yes"))
 
 
-def test_rows_of_earlier_versions_say_cut_off_only_where_the_token_limit_was_hit() -> None:
-    given = [Response("math500", "1", n, "<answer>", end) for n, end in enumerate(("length", "stop", "unknown"))]
-    old = [rule_row(n, None, cut_off=True, reason="cut off before an answer") for n in range(3)]
-    told = outcomes_of([item()], given, old)
-    assert [(part.cut_off, part.unclosed) for part in told] == [(True, False), (False, True), (False, True)]
-    assert ["cut off" in part.reason for part in told] == [True, False, False]
-    new = [row | {"unclosed": False} for row in old]
-    assert all(part.cut_off for part in outcomes_of([item()], given, new))
-
-
 def test_missing_responses_are_wrong_and_rows_that_do_not_fit_are_refused() -> None:
     given = [Response("math500", "1", sample, "a") for sample in (0, 2)]
     joined = outcomes_of([item()], given, [rule_row(0, rule=True), rule_row(2, rule=True)])
