@@ -209,11 +209,7 @@ def members_of(path: Path) -> list[Path]:
 
 
 def _evaluated(
-    teams: Sequence[Team],
-    benchmarks: Sequence[str],
-    options: EvalOptions | None,
-    out: Path | None,
-    reporter: Reporter,
+    teams: Sequence[Team], benchmarks: Sequence[str], options: EvalOptions | None, out: Path | None, reporter: Reporter
 ) -> list[tuple[str, list[Path]]]:
     """Return the evaluation folder of every agent; checkpoints are evaluated into OUT/TEAM/AGENT, where work resumes.
 

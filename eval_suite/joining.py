@@ -63,12 +63,7 @@ class AnsweredProblems:
 
 
 def read_answers(
-    path: Path,
-    benchmark: str | None,
-    *,
-    golds: bool = True,
-    own_name: bool = False,
-    answers: AnswerForm = MATHEMATICS,
+    path: Path, benchmark: str | None, *, golds: bool = True, own_name: bool = False, answers: AnswerForm = MATHEMATICS
 ) -> AnsweredProblems:
     """Read a file of responses to the problems of `benchmark` (NAME[=PATH]), or to those that it brings itself.
 

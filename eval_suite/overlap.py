@@ -210,11 +210,7 @@ def diversity(
 
 
 def pair(
-    anchor: str,
-    *candidates: str,
-    options: PairOptions | None = None,
-    reporter: Reporter = SILENT,
-    **changes: Any,
+    anchor: str, *candidates: str, options: PairOptions | None = None, reporter: Reporter = SILENT, **changes: Any
 ) -> PartnerRanking:
     """Rank the candidates as partners of an anchor; arguments as for `diversity`."""
     options = PairOptions.build(options, changes)

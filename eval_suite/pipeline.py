@@ -19,14 +19,7 @@ from eval_suite.imports import MATHEMATICS, AnswerForm
 from eval_suite.items import Item
 from eval_suite.joining import read_answers
 from eval_suite.metrics.aggregate import default_aggregation, parse_aggregation
-from eval_suite.options import (
-    DEFAULT_POLICY,
-    CodeOptions,
-    DiversityOptions,
-    EvalOptions,
-    GradeOptions,
-    GradingOptions,
-)
+from eval_suite.options import DEFAULT_POLICY, CodeOptions, DiversityOptions, EvalOptions, GradeOptions, GradingOptions
 from eval_suite.own_rows import HELD_OUT, answers_of, held_out, load_rows, open_rows, require_answers
 from eval_suite.protocols import forms_of, under_protocol, with_judge_end
 from eval_suite.reporter import SILENT, Reporter

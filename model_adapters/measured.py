@@ -64,9 +64,7 @@ def measured(file: Path = FILE) -> dict[str, Measured]:
         return {}
     return {
         name: Measured(
-            row["family"],
-            row["versions"],
-            {check: Outcome(**outcome) for check, outcome in row["outcomes"].items()},
+            row["family"], row["versions"], {check: Outcome(**outcome) for check, outcome in row["outcomes"].items()}
         )
         for name, row in json.loads(file.read_text(encoding="utf-8")).items()
     }

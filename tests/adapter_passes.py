@@ -107,12 +107,7 @@ def plain_inputs(loaded: Loaded, row: Row) -> dict[str, Tensor]:
     tiling = {"crop_to_patches": False} if loaded.family == "internvl3_5" and images else {}
     return dict(
         loaded.processor.apply_chat_template(
-            messages,
-            tokenize=True,
-            add_generation_prompt=True,
-            return_dict=True,
-            return_tensors="pt",
-            **tiling,
+            messages, tokenize=True, add_generation_prompt=True, return_dict=True, return_tensors="pt", **tiling
         )
     )
 

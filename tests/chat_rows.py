@@ -98,8 +98,7 @@ CASES: Mapping[str, Case] = {
     "names of parts": _text("<image1>\nOpposite to <image2>?", 1, 0, "<image1>\nOpposite to <image2>?"),
     "a place and a name": _text("<image>\nWhich side is <image3>?", 1, 0, "Which side is <image3>?"),
     "options": _text(
-        *("Which is like <image>?", 3, "Which is like ", 0, "?\nA. ", 1, "\nB. ", 2),
-        options=["<image>", "<image>"],
+        *("Which is like <image>?", 3, "Which is like ", 0, "?\nA. ", 1, "\nB. ", 2), options=["<image>", "<image>"]
     ),
     "numbered options": _text(
         *("Which is like <image3>?", 3, "Which is like ", 2, "?\nA. ", 0, "\nB. ", 1),
@@ -137,9 +136,7 @@ CASES: Mapping[str, Case] = {
         [("user", ["Draw."]), ("assistant", ["So: ", 0, ", ", 1]), ("user", ["Like ", 2, "?"])],
     ),
     "an empty system message and an answer": _verl(
-        1,
-        [("system", ""), ("user", "Sum of <image>?"), ("assistant", "7")],
-        [("user", ["Sum of ", 0, "?"])],
+        1, [("system", ""), ("user", "Sum of <image>?"), ("assistant", "7")], [("user", ["Sum of ", 0, "?"])]
     ),
     "two users": _verl(1, [("user", "<image>"), ("user", "How many?")], fault="bad_chat"),
     "a tool": _verl(0, [("user", "How many?"), ("tool", "3"), ("user", "Sure?")], fault="bad_chat"),

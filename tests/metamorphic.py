@@ -145,9 +145,7 @@ def _digit(gold: str, rng: random.Random) -> str | None:
 
 
 # Where a sign may not matter: even functions, squares, zeros, both signs at once.
-_EVEN = re.compile(
-    r"\\pm|\\mp|\\cos|\||\\infty|=|\^\{?\(|\)\^|[-+]\s*0(?![.\d])|^-?0$|\}\^|\d-\d.*-\d|\{[^{}]*\}-",
-)
+_EVEN = re.compile(r"\\pm|\\mp|\\cos|\||\\infty|=|\^\{?\(|\)\^|[-+]\s*0(?![.\d])|^-?0$|\}\^|\d-\d.*-\d|\{[^{}]*\}-")
 _POSITIVE = re.compile(r"\d+(?:\.\d+)?|\\d?frac\{\d+\}\{\d+\}|\d*\\sqrt\{\d+\}")
 
 

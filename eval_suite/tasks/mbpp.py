@@ -191,13 +191,7 @@ MBPP = Benchmark(
 )
 
 MBPP_ZERO_SHOT = replace(
-    MBPP,
-    name="mbpp_zero_shot",
-    title="MBPP zero-shot",
-    place=15,
-    suites=(),
-    form_of="mbpp",
-    read=read_zero_shot,
+    MBPP, name="mbpp_zero_shot", title="MBPP zero-shot", place=15, suites=(), form_of="mbpp", read=read_zero_shot
 )
 
 MBPP_INSTRUCT = replace(

@@ -116,13 +116,7 @@ def completion_logprobs(
 
 @torch.no_grad()
 def confidences(
-    hidden: Tensor,
-    head: Head,
-    *,
-    temperature: float,
-    banned: Tensor | None = None,
-    chunk: int = CHUNK,
-    pieces: int = 0,
+    hidden: Tensor, head: Head, *, temperature: float, banned: Tensor | None = None, chunk: int = CHUNK, pieces: int = 0
 ) -> Tensor:
     """Entropy and self-certainty (T, 2) of the distribution that each of T tokens was drawn from, in nats.
 

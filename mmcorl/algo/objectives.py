@@ -61,9 +61,7 @@ OBJECTIVES: Table[ObjectiveRow] = Table("objective", ObjectiveRow, _check)
 
 for _row in (
     ObjectiveRow(
-        "grpo",
-        "GRPO, the default objective",
-        defining={"advantage": "group", "ratio": "token", "clip": "ppo"},
+        "grpo", "GRPO, the default objective", defining={"advantage": "group", "ratio": "token", "clip": "ppo"}
     ),
     ObjectiveRow(
         "dr_grpo",

@@ -130,22 +130,14 @@ _COMMAND_SYNONYMS = (
     (re.compile(r"\\%"), "%"),
     (re.compile(r"(?<!\\)\\,"), " "),
 )
-_SIGN_SYNONYMS = (
-    ("<=", r"\le "),
-    (">=", r"\ge "),
-    ("!=", r"\ne "),
-    ("...", r"\ldots "),
-    ("**", "^"),
-    ("*", r"\cdot "),
-)
+_SIGN_SYNONYMS = (("<=", r"\le "), (">=", r"\ge "), ("!=", r"\ne "), ("...", r"\ldots "), ("**", "^"), ("*", r"\cdot "))
 _LETTERS = re.compile(r"[A-Za-z]")
 _WORDS = re.compile(
     rf"(?<![A-Za-z\\])(infinity|inf|pi|sqrt(?=\s*[({{\d])|{'|'.join(sorted(_COMMANDS_FROM_WORDS))})(?![A-Za-z])"
 )
 _WORD_COMMANDS = {"infinity": r"\infty ", "inf": r"\infty "}
 _PREFIX = re.compile(
-    r"(?:so |thus |hence |therefore,? )?(?:the )?(?:final |correct )?answer(?: is|:| is:)\s*(?=\S)",
-    re.IGNORECASE,
+    r"(?:so |thus |hence |therefore,? )?(?:the )?(?:final |correct )?answer(?: is|:| is:)\s*(?=\S)", re.IGNORECASE
 )
 _THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?![\d,])")
 # In `0.\overline{3}` the dot is the decimal point.
@@ -369,8 +361,7 @@ def _without_thousands(text: str) -> str:
     if "," not in text:
         return text
     return _THOUSANDS.sub(
-        lambda match: match.group() if _inside_brackets(text, match.start()) else match.group().replace(",", ""),
-        text,
+        lambda match: match.group() if _inside_brackets(text, match.start()) else match.group().replace(",", ""), text
     )
 
 

@@ -51,11 +51,7 @@ _FENCE = re.compile(r"```(?:json|JSON)?(.*?)```", re.DOTALL)
 
 
 def read_answer(
-    response: str,
-    finish_reason: Literal["stop", "length"],
-    mode: Mode,
-    form: Form,
-    canonical: Canonical,
+    response: str, finish_reason: Literal["stop", "length"], mode: Mode, form: Form, canonical: Canonical
 ) -> str | None:
     """Return the canonical answer that a response commits to, or None.
 

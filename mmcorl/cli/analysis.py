@@ -30,10 +30,7 @@ class DiversityArguments(Arguments):
 
 
 @command(
-    "diversity",
-    "how much the errors of models overlap: kappa, c, w, u",
-    epilog=SOURCES,
-    after_interrupt=CONTINUES,
+    "diversity", "how much the errors of models overlap: kappa, c, w, u", epilog=SOURCES, after_interrupt=CONTINUES
 )
 def diversity(models: DiversityArguments, options: DiversityOptions, progress: Progress, output: Output) -> int:
     import eval_suite
@@ -58,12 +55,7 @@ class PairArguments(Arguments):
     """candidate partners"""
 
 
-@command(
-    "pair",
-    "rank candidate partners for a model, with reasons",
-    epilog=PARTNERS,
-    after_interrupt=CONTINUES,
-)
+@command("pair", "rank candidate partners for a model, with reasons", epilog=PARTNERS, after_interrupt=CONTINUES)
 def pair(models: PairArguments, options: PairOptions, progress: Progress, output: Output) -> int:
     import eval_suite
 

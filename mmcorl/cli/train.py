@@ -394,9 +394,7 @@ DOCTOR = """examples:
 
 
 @command(
-    "doctor",
-    "check a config on this machine: packages, GPUs, memory, data, engines; hours and cost",
-    epilog=DOCTOR,
+    "doctor", "check a config on this machine: packages, GPUs, memory, data, engines; hours and cost", epilog=DOCTOR
 )
 def doctor(run: DoctorArguments, progress: Progress, output: Output) -> int:
     """Print the findings as they come; exit status 1 for a problem."""

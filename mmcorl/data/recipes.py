@@ -92,25 +92,13 @@ RECIPES: dict[RecipeName, Recipe] = {
     "open_r1": Recipe(Columns(question="problem", image="image", answer="solution"), answer_fallback="original_answer"),
     # MathLLMs/MathVision
     "mathvision": Recipe(
-        Columns(
-            question="question",
-            image="decoded_image",
-            answer="answer",
-            id="id",
-            choices="options",
-            tag="subject",
-        ),
+        Columns(question="question", image="decoded_image", answer="answer", id="id", choices="options", tag="subject")
     ),
     # We-Math/We-Math; ID names a group of rows, `question number` one row, `key` its place there (`2steps_1`).
     # `knowledge concept` joins the concepts of a row, so it would be a slice of its own for most rows.
     "wemath": Recipe(
         Columns(
-            question="question",
-            image="image_path",
-            answer="answer",
-            id="question number",
-            choices="option",
-            tag="key",
+            question="question", image="image_path", answer="answer", id="question number", choices="option", tag="key"
         )
     ),
     # KodCode/KodCode-V1 and KodCode/KodCode-Light-RL-10K; earlier versions call the tests `test_code`.
@@ -161,15 +149,10 @@ RECIPES: dict[RecipeName, Recipe] = {
         image_sha256="image_sha256",
     ),
     # lmms-lab/DocVQA (config DocVQA); test has no answers. The official score takes the best of the accepted answers.
-    "docvqa": Recipe(
-        Columns(question="question", image="image", answer="answers", id="questionId"),
-        optional=("id",),
-    ),
+    "docvqa": Recipe(Columns(question="question", image="image", answer="answers", id="questionId"), optional=("id",)),
     # lmms-lab/textvqa: ten people's answers; the official score is full for one that three of them gave.
     "textvqa": Recipe(
-        Columns(question="question", image="image", answer="answers", id="question_id"),
-        optional=("id",),
-        given_by=3,
+        Columns(question="question", image="image", answer="answers", id="question_id"), optional=("id",), given_by=3
     ),
     # HuggingFaceM4/ChartQA; human_or_machine: who wrote the question.
     "chartqa": Recipe(

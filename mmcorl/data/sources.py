@@ -130,10 +130,7 @@ class PromptSource(Sequence[Prompt]):
             content: list[Any]
             try:
                 row = self._stored_row(number, self._light)
-                content = [
-                    row,
-                    {name: view.get(self._row_id(number, row)) for name, view in self._views.items()},
-                ]
+                content = [row, {name: view.get(self._row_id(number, row)) for name, view in self._views.items()}]
             except BadRow as bad:
                 content = [bad.reason]
             digest.update(json.dumps(content, sort_keys=True, default=str).encode())

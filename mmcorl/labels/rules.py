@@ -269,12 +269,7 @@ def pooled(rollouts: CohortRollouts, agent: int, b: int) -> PseudoLabel:
     return PseudoLabel(prompt.uid, rollouts.elect(answers, prompt).answer, "+".join(rollouts.agents))
 
 
-@RULES.add(
-    "union",
-    "agreement with any peer's vote is rewarded",
-    title="any peer's votes",
-    min_agents=2,
-)
+@RULES.add("union", "agreement with any peer's vote is rewarded", title="any peer's votes", min_agents=2)
 @_each
 def union(rollouts: CohortRollouts, agent: int, b: int) -> PseudoLabel:
     peers = rollouts.peers(agent)

@@ -84,11 +84,7 @@ def majority(
         elif tie == "lexicographic":
             winner = min(leaders)
     return Vote(
-        answer=winner,
-        counts=tuple(ranked),
-        tie=len(leaders) > 1,
-        unparsed=len(answers) - cast,
-        total=len(answers),
+        answer=winner, counts=tuple(ranked), tie=len(leaders) > 1, unparsed=len(answers) - cast, total=len(answers)
     )
 
 

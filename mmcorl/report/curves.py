@@ -8,11 +8,7 @@ from mmcorl.report.charts import LARGE, Chart, Series, line_chart, stacked_chart
 from mmcorl.run.reader import RunFiles, mapping, number
 
 LABEL_METRICS = (
-    (
-        "pseudo_label_accuracy",
-        "Pseudo-label accuracy",
-        "How often an agent's label is the known answer.",
-    ),
+    ("pseudo_label_accuracy", "Pseudo-label accuracy", "How often an agent's label is the known answer."),
     ("sampled_accuracy", "Accuracy of the sampled completions", "On training prompts, at the sampling temperature."),
     ("sampled_similarity", "Similarity of the sampled completions", "To the known answer, as far as they are alike."),
     ("reward_mean", "Reward, mean", "With labels, the share that matches them: agreement, not correctness."),
@@ -52,11 +48,7 @@ def agent_colours(runs: Sequence[RunFiles]) -> dict[str, int]:
 
 
 def accuracy_series(
-    set_name: str,
-    runs: Sequence[RunFiles],
-    labels: Sequence[str],
-    colours: Mapping[str, int],
-    key: str = "accuracy",
+    set_name: str, runs: Sequence[RunFiles], labels: Sequence[str], colours: Mapping[str, int], key: str = "accuracy"
 ) -> list[Series]:
     """Return the accuracy of every agent on one validation set; the first run comes last, so that it is on top."""
     return [

@@ -11,14 +11,7 @@ from typing import Any
 
 from mmcorl.analysis.dynamics import Dynamics, basins
 from mmcorl.analysis.options import DynamicsOptions
-from mmcorl.analysis.trajectories import (
-    Point,
-    RunVotes,
-    check_path,
-    measure_paths,
-    read_votes,
-    training_prompts,
-)
+from mmcorl.analysis.trajectories import Point, RunVotes, check_path, measure_paths, read_votes, training_prompts
 from mmcorl.answers import RELATIONS, open_relation
 from mmcorl.config import load_kept
 from mmcorl.errors import UserError

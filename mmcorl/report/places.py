@@ -77,13 +77,7 @@ def in_words(gold: Any, agents: Mapping[str, Mapping[str, Any]], longest: int) -
     return "Places in thousandths of the picture's width and height. " + "; ".join(said)
 
 
-def _shapes(
-    kind: Kind,
-    colour: int | None,
-    title: str,
-    answer: str | None,
-    width: float = 2.0,
-) -> Shapes | None:
+def _shapes(kind: Kind, colour: int | None, title: str, answer: str | None, width: float = 2.0) -> Shapes | None:
     try:
         places = parse_places(answer) if answer is not None else ()
     except UserError:

@@ -82,11 +82,7 @@ def _seconds(
 
 
 def _table(
-    title: str,
-    kind: str,
-    agents: Sequence[str],
-    rows: Mapping[str, Mapping[str, float]],
-    totals: Mapping[str, float],
+    title: str, kind: str, agents: Sequence[str], rows: Mapping[str, Mapping[str, float]], totals: Mapping[str, float]
 ) -> Table:
     body = []
     for key, row in rows.items():

@@ -218,11 +218,7 @@ class Watch:
         found = [finding for agent in agents for finding in states(self._first, now, agent)]
         if self._seen >= 2 * WINDOW:
             last = list(self._last)[-max(WINDOW, self._seen // 3) :]
-            found += [
-                *changes(self._first, last, agents, self.supervision),
-                *self._alike(now, agents),
-                *self._apart(),
-            ]
+            found += [*changes(self._first, last, agents, self.supervision), *self._alike(now, agents), *self._apart()]
             if self._seen >= PATIENCE:
                 ill = {one.agent for one in found}
                 well = [agent for agent in agents if agent not in ill and None not in ill]

@@ -15,12 +15,7 @@ from model_adapters.registry import FamilyRow, builtin_adapters
 
 
 def usage(
-    model: str,
-    told: str,
-    config: Mapping[str, Any],
-    asked: TrainedWith | None,
-    sees: bool,
-    family: FamilyRow | None,
+    model: str, told: str, config: Mapping[str, Any], asked: TrainedWith | None, sees: bool, family: FamilyRow | None
 ) -> str:
     """Return Python that loads a model and its processor, asks one question and prints the answer.
 

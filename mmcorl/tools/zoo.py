@@ -82,10 +82,7 @@ SIZES: dict[str, dict[str, Any]] = {
     "gemma3": {"mm_tokens_per_image": 16},
     # Patches of 4 pixels instead of 16, and four instead of nine to a token: 280 patches of a picture, the fewest that
     # the processor makes and the tower pools. A window that reaches back over all tokens of the picture.
-    "gemma4": {
-        "vision_config": {"patch_size": 4, "pooling_kernel_size": 2},
-        "text_config": {"sliding_window": 256},
-    },
+    "gemma4": {"vision_config": {"patch_size": 4, "pooling_kernel_size": 2}, "text_config": {"sliding_window": 256}},
 }
 """By family, what `build_tiny` makes otherwise than it would."""
 

@@ -40,11 +40,7 @@ class Tail:
     """
 
     def __init__(
-        self,
-        path: Path,
-        take: Callable[[Record, int, int], None],
-        forget: Callable[[], None],
-        last: int | None = None,
+        self, path: Path, take: Callable[[Record, int, int], None], forget: Callable[[], None], last: int | None = None
     ):
         self.path, self._take, self._forget, self._last = path, take, forget, last
         self.offset = self.damaged = 0

@@ -30,14 +30,7 @@ from torch.utils._pytree import tree_leaves
 from mmcorl.launch.local import LocalLauncher
 from mmcorl.policy.prompt_encoder import PromptEncoder
 from mmcorl.tools import fabricated
-from mmcorl.trainer.memory import (
-    LargestMicroBatch,
-    Prompts,
-    budget,
-    largest_micro_batch,
-    resident_together,
-    shape_of,
-)
+from mmcorl.trainer.memory import LargestMicroBatch, Prompts, budget, largest_micro_batch, resident_together, shape_of
 from mmcorl.trainer.microbatches import RolloutBatch
 from model_adapters.testing.shapes import FAMILIES, Shape, shape
 from model_adapters.testing.tiny import build_tiny

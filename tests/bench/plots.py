@@ -23,12 +23,7 @@ from tests.bench import results
 
 SPEED = Path(__file__).resolve().parents[2] / "docs" / "speed"
 BLUE, RED, GREEN = PALETTE[:3]
-NAMES = {
-    "qwen2_5_vl": "Qwen2.5-VL",
-    "internvl3_5": "InternVL3.5",
-    "gemma3": "Gemma-3",
-    "llama": "text (Llama)",
-}
+NAMES = {"qwen2_5_vl": "Qwen2.5-VL", "internvl3_5": "InternVL3.5", "gemma3": "Gemma-3", "llama": "text (Llama)"}
 Result = Mapping[str, Any]
 
 

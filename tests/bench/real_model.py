@@ -70,9 +70,7 @@ def read(folders: Sequence[Path]) -> Runs:
                 own[line["id"]] = float(line["answer"] == line["gold"])
         order = order or sorted(next(iter(answers.values())))
         for step in sorted({step for step, _ in answers}):
-            found.setdefault(step, []).append(
-                [[answers[step, agent][row] for row in order] for agent in run.agents],
-            )
+            found.setdefault(step, []).append([[answers[step, agent][row] for row in order] for agent in run.agents])
     whole = {step: np.array(rows) for step, rows in found.items() if len(rows) == len(runs)}
     return Runs(runs, whole)
 

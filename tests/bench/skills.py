@@ -34,11 +34,7 @@ from tests.bench.results import say
 
 ROOT = Path(__file__).resolve().parents[2]
 METHODS = {"co_rl": "Co-RL: the peer's votes", "self": "self-rewarding: own votes", "gt": "known answers"}
-MEASURED = {
-    "grounding": "mean overlap (IoU)",
-    "ocr": "mean edit similarity",
-    "counting": "mean 1 - error / larger",
-}
+MEASURED = {"grounding": "mean overlap (IoU)", "ocr": "mean edit similarity", "counting": "mean 1 - error / larger"}
 SAME = {"grounding": "IoU of at least 0.5", "ocr": "edit similarity of at least 0.8", "counting": "exact"}
 HELD_OUT = "held_out"
 LAST = 10

@@ -25,16 +25,7 @@ from mmcorl.sandbox.run_tests import (
     run_programs,
     run_python_tests,
 )
-from mmcorl.sandbox.values import (
-    ValueProblem,
-    decode,
-    encode,
-    fingerprint,
-    loads,
-    no_handle,
-    same_output,
-    same_value,
-)
+from mmcorl.sandbox.values import ValueProblem, decode, encode, fingerprint, loads, no_handle, same_output, same_value
 
 
 @pytest.fixture(scope="module")

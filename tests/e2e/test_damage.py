@@ -73,13 +73,7 @@ NEWEST_IS_DAMAGED: dict[str, tuple[Damage, str]] = {
 
 @pytest.mark.parametrize(("damage", "sentence"), NEWEST_IS_DAMAGED.values(), ids=NEWEST_IS_DAMAGED)
 def test_a_damaged_checkpoint_gives_way_to_the_one_before(
-    damage: Damage,
-    sentence: str,
-    stopped: Path,
-    config: Path,
-    reference: Path,
-    server: ForkServer,
-    tmp_path: Path,
+    damage: Damage, sentence: str, stopped: Path, config: Path, reference: Path, server: ForkServer, tmp_path: Path
 ) -> None:
     run = shutil.copytree(stopped, tmp_path / "run", symlinks=True)
     damage(run)

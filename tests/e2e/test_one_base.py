@@ -67,12 +67,7 @@ CASES: dict[str, tuple[int, str, dict[str, Any], tuple[str, ...]]] = {
 @pytest.mark.slow
 @pytest.mark.parametrize(("count", "model", "changes", "options"), CASES.values(), ids=CASES)
 def test_more_cohorts(
-    count: int,
-    model: str,
-    changes: dict[str, Any],
-    options: tuple[str, ...],
-    server: ForkServer,
-    tmp_path: Path,
+    count: int, model: str, changes: dict[str, Any], options: tuple[str, ...], server: ForkServer, tmp_path: Path
 ) -> None:
     path = taught(model, tmp_path / "taught")
     kill = "" if options else KILL.replace("7", str(3 * count + 1))

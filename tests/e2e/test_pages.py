@@ -268,7 +268,7 @@ def test_tables_are_sorted_and_scrolled_by_keyboard(page: Page, tmp_path: Path) 
     assert page.run("document.querySelector('th a').getAttribute('href')") == "x y/r%23.html"
     box = "document.querySelector('.scroll')"
     assert page.run(f"[{box}.tabIndex, {box}.getAttribute('role'), {box}.scrollWidth > {box}.clientWidth]") == [
-        *(0, "region", True),
+        *(0, "region", True)
     ]
     assert page.run("document.documentElement.scrollWidth <= innerWidth")
     assert page.run("window.owned") is None

@@ -307,9 +307,7 @@ class Raises(TextAdapter):
         raise AdapterError("this prompt is too odd\nand more")
 
 
-def test_an_adapter_that_raises_fails_its_checks_and_the_others_still_run(
-    tiny_checkpoints: Mapping[str, Path],
-) -> None:
+def test_an_adapter_that_raises_fails_its_checks_and_the_others_still_run(tiny_checkpoints: Mapping[str, Path]) -> None:
     checks = check_adapter(tiny_checkpoints["qwen2"], f"{__name__}:Raises")
     assert [check.name for check in checks] == list(CHECKS)
     line = Raises.encode.__code__.co_firstlineno + 1

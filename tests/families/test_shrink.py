@@ -53,10 +53,7 @@ def test_layers_are_the_first_and_last_of_each_kind_and_what_counts_them_follows
     }
     # Two layers without features for the decoder, two with: 0, 23 and 5, 17.
     assert (small["vision_config"]["depth"], small["vision_config"]["deepstack_visual_indexes"]) == (4, [1, 2])
-    assert said == [
-        "text_config: 12 -> 8 layers, width 512 -> 128",
-        "vision_config: 24 -> 4 layers, width 64 -> 32",
-    ]
+    assert said == ["text_config: 12 -> 8 layers, width 512 -> 128", "vision_config: 24 -> 4 layers, width 64 -> 32"]
 
 
 def test_widths_follow_each_other_and_the_size_of_a_head_stays() -> None:

@@ -31,10 +31,7 @@ def test_two_ranks_with_one_copy_sample_what_a_copy_each_samples(
     for together in (1, 2):
         engine = sections["engine"] | {"tensor_parallel": together}
         task = Task(
-            tiny_checkpoints[family],
-            sections | {"engine": engine},
-            shares=((0, 2, 4), (1, 3)),
-            pictures={0: 1, 3: 2},
+            tiny_checkpoints[family], sections | {"engine": engine}, shares=((0, 2, 4), (1, 3)), pictures={0: 1, 3: 2}
         )
         world = World(2)  # vLLM keeps the groups of a process
         try:

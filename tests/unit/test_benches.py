@@ -102,7 +102,7 @@ def test_a_race_is_drawn(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("family", "way"), [("llama", "shared"), ("llama", "plain"), ("qwen2_5_vl", "shared")])
 def test_arithmetic_is_what_torch_counts(family: str, way: str, tmp_path: Path) -> None:
     options = argparse.Namespace(
-        **vars(update_step.arguments().parse_args([*SMALL, "--family", family, "--prompts", "1", "--prefix", way])),
+        **vars(update_step.arguments().parse_args([*SMALL, "--family", family, "--prompts", "1", "--prefix", way]))
     )
     options.completions, options.tokens = 4, 8
     worker = update_step.build_worker(options, tmp_path)

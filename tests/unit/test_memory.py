@@ -25,10 +25,7 @@ from worker_parts import settings, worker
 
 BILLION = 10**9
 SHAPE = Shape(
-    parameters=3 * BILLION,
-    vision=BILLION,
-    vocabulary=100_000,
-    decoder=Stack(10, 2000, 8000, queries=2000, keys=500),
+    parameters=3 * BILLION, vision=BILLION, vocabulary=100_000, decoder=Stack(10, 2000, 8000, queries=2000, keys=500)
 )
 
 

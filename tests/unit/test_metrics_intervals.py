@@ -7,12 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from eval_suite.metrics.intervals import (
-    Cluster,
-    clustered_interval,
-    clustered_standard_error,
-    wilson,
-)
+from eval_suite.metrics.intervals import Cluster, clustered_interval, clustered_standard_error, wilson
 from mmcorl.analysis.intervals import holm, student
 from mmcorl.analysis.paired import percentile_interval, resampled_ratios
 

@@ -71,10 +71,7 @@ def test_what_a_response_commits_to_is_its_answer():
     for response, answer in (
         ("<think>[1, 2, 3, 4]?</think><answer>[5, 6, 7, 8]</answer>", "[5, 6, 7, 8]"),
         (r"It is at \boxed{[[5, 6, 7, 8]]}", "[5, 6, 7, 8]"),
-        (
-            '<think>[1, 2, 3, 4]</think>Here:\n```json\n{"bbox_2d": [5, 6, 7, 8]}\n```\nas asked (1).',
-            "[5, 6, 7, 8]",
-        ),
+        ('<think>[1, 2, 3, 4]</think>Here:\n```json\n{"bbox_2d": [5, 6, 7, 8]}\n```\nas asked (1).', "[5, 6, 7, 8]"),
         ("It is at [5, 6, 7, 8].", "[5, 6, 7, 8]"),
         ("<think>It is at [5, 6, 7, 8]", None),
         ("<answer>[5, 6, 7, 8]", None),

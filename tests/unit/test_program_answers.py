@@ -109,10 +109,7 @@ def test_a_program_that_does_not_end_has_no_vote(sandbox):
 
 
 def test_programs_vote_by_what_they_do_and_are_rewarded_by_the_peers_vote(sandbox):
-    problems = [
-        Prompt("code", "code", "Add.", calls=CALLS),
-        Prompt("math", "math", "1/2 + 1/4?", gold="3/4"),
-    ]
+    problems = [Prompt("code", "code", "Add.", calls=CALLS), Prompt("math", "math", "1/2 + 1/4?", gold="3/4")]
     programs = {
         "a": [ADD, SUBTRACT, "import os\nos._exit(0)", ADD_TOO],  # its vote: adding, 2 of 3
         "b": [SUBTRACT, SUBTRACT, ADD_TOO, "def add(a, b): return None"],  # subtracting, 2 of 4

@@ -135,9 +135,7 @@ def test_problems_with_other_names_pass_and_changed_ones_do_not(shared_data):
             continue
         # Names in formulas only, commands as they are.
         renamed = re.sub(
-            r"\$[^$]+\$",
-            lambda f: re.sub(r"\\[A-Za-z]+|[xtnk]", lambda m: names.get(m[0], m[0]), f[0]),
-            stem,
+            r"\$[^$]+\$", lambda f: re.sub(r"\\[A-Za-z]+|[xtnk]", lambda m: names.get(m[0], m[0]), f[0]), stem
         )
         verdicts["renamed"].add(
             reason(row.text, f"Suppose that this comes up at work. {renamed} Say so.{options}", row.gold)

@@ -43,7 +43,7 @@ def test_edits_by_hand() -> None:
     assert edits("Total 12.50", "total 12.50") == [("same", "Total 12.50")]
     assert edits("Total  1250", "Total 12.50") == [("same", "Total 12"), ("del", "."), ("same", "50")]
     assert edits("kitten", "sitting") == [
-        *(("del", "s"), ("ins", "k"), ("same", "itt"), ("del", "i"), ("ins", "e"), ("same", "n"), ("del", "g")),
+        *(("del", "s"), ("ins", "k"), ("same", "itt"), ("del", "i"), ("ins", "e"), ("same", "n"), ("del", "g"))
     ]
     # Nothing but chance letters in common: one reading instead of the other.
     assert edits("red", "Straße 4") == [("del", "Straße 4"), ("ins", "red")]

@@ -53,10 +53,7 @@ def test_a_wrong_name_lists_near_ones(given, meant, tmp_path, monkeypatch):
 
 
 WHEEL = {"url": "file:///tmp/mmcorl-0.1.0-py3-none-any.whl", "archive_info": {}}
-CLONE = {
-    "url": "https://host/mmcorl.git",
-    "vcs_info": {"vcs": "git", "commit_id": "0a1b"},
-}
+CLONE = {"url": "https://host/mmcorl.git", "vcs_info": {"vcs": "git", "commit_id": "0a1b"}}
 
 
 @pytest.mark.parametrize(

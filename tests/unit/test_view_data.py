@@ -489,10 +489,7 @@ def test_hostile_prompts_are_cut_and_lead_nowhere(tmp_path: Path) -> None:
             {"uid": "h", "x": "y" * 1000},
         ],
     )
-    append(
-        run / "probes.jsonl",
-        voted(["x" * 30_000], [HOSTILE], probe=True, step=5, uid="h", set="s"),
-    )
+    append(run / "probes.jsonl", voted(["x" * 30_000], [HOSTILE], probe=True, step=5, uid="h", set="s"))
     opened = prompts(run)
     one = OnePrompt(opened, "h").content()
     assert one["pictures"] == []

@@ -174,12 +174,7 @@ def _judged(
 
 
 def _report(
-    view: str,
-    model: str,
-    left_out: Mapping[str, int],
-    reworded: int,
-    sampled: int,
-    pairs: list[dict[str, Any]],
+    view: str, model: str, left_out: Mapping[str, int], reworded: int, sampled: int, pairs: list[dict[str, Any]]
 ) -> AuditReport:
     kept = sum(pair["kept"] for pair in pairs)
     solved = [pair["kept"] for pair in pairs if pair["original_is_right"]]

@@ -55,7 +55,7 @@ _DEGREES = re.compile(r"\^\s*(?:\\circ|\{\s*\\circ\s*\})")
 _SPACING = {r"\left", r"\right", r"\,", r"\!", r"\;", r"\:", r"\ ", r"\displaystyle", "~", "$"}
 _SAME = {r"\dfrac": r"\frac", r"\tfrac": r"\frac", r"\lvert": "|", r"\rvert": "|"}
 _BETWEEN = {"=", "<", ">", ",", ";", ":", "&", r"\\", r"\quad", r"\qquad", r"\approx", r"\equiv", r"\neq", r"\ne"} | {
-    *(r"\le", r"\leq", r"\ge", r"\geq", r"\in", r"\to", r"\rightarrow", r"\implies", r"\text"),
+    *(r"\le", r"\leq", r"\ge", r"\geq", r"\in", r"\to", r"\rightarrow", r"\implies", r"\text")
 }
 _OPENING, _CLOSING = {"{", "(", "[", r"\{", r"\begin"}, {"}", ")", "]", r"\}", r"\end"}
 _PLAIN = {

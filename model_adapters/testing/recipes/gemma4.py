@@ -122,10 +122,7 @@ def processor_of(transformers: Any, words: Words, prefix: str, large: bool) -> A
         "video_processor": getattr(transformers, f"{prefix}VideoProcessor")(),
     }
     return getattr(transformers, f"{prefix}Processor")(
-        **parts,
-        tokenizer=tokenizer,
-        image_seq_length=SOFT_TOKENS,
-        chat_template=_TEMPLATE + _WITHOUT_THOUGHT * large,
+        **parts, tokenizer=tokenizer, image_seq_length=SOFT_TOKENS, chat_template=_TEMPLATE + _WITHOUT_THOUGHT * large
     )
 
 

@@ -155,10 +155,7 @@ def gemma_bpe(words: Words, specials: Sequence[str]) -> Any:
     tokenizer = Tokenizer(models.BPE(byte_fallback=True, fuse_unk=True, unk_token="<unk>"))
     tokenizer.normalizer = normalizers.Replace(" ", "\u2581")
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split("\u2581", "merged_with_next"),
-            pre_tokenizers.Digits(individual_digits=True),
-        ]
+        [pre_tokenizers.Split("\u2581", "merged_with_next"), pre_tokenizers.Digits(individual_digits=True)]
     )
     tokenizer.decoder = decoders.Sequence([decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()])
     trainer = trainers.BpeTrainer(
