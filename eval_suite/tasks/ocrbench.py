@@ -30,18 +30,9 @@ from mmcorl.data.row_parsing import RowError
 
 _RECOGNITION = "Text Recognition"
 _FORMULAS = "Handwritten Mathematical Expression Recognition"
+_TEXTS = ("Regular Text", "Irregular Text", "Artistic Text", "Handwriting", "Digit String", "Non-Semantic Text")
 _PARTS = {
-    **{
-        f"{kind} Recognition": _RECOGNITION
-        for kind in (
-            "Regular Text",
-            "Irregular Text",
-            "Artistic Text",
-            "Handwriting",
-            "Digit String",
-            "Non-Semantic Text",
-        )
-    },
+    **{f"{kind} Recognition": _RECOGNITION for kind in _TEXTS},
     **{kind: kind for kind in ("Scene Text-centric VQA", "Doc-oriented VQA", "Key Information Extraction", _FORMULAS)},
 }
 """Part of the official score by question type."""

@@ -105,65 +105,24 @@ def same_value(a: str, b: str, choices: Sequence[str] | None = None) -> bool:
         return relation.same(a, b, choices)
 
 
-for row in (
-    RelationRow("exact", "equal texts", texts.same_text, identity=("exact", "1")),
-    RelationRow(
-        "text", "equal words, whatever their case, spaces and outer marks", texts.same_words, identity=("text", "1")
-    ),
-    RelationRow(
-        "edit",
-        "readings by edit distance: 1 - edits / length of the longer",
-        texts.edit_similarity,
-        identity=("edit", "1"),
-        measure="edit similarity",
-        threshold=0.8,
-    ),
-    RelationRow(
-        "number",
-        "numbers by relative difference, other texts as `text`",
-        texts.closeness,
-        identity=("number", "1"),
-        measure="closeness",
-        threshold=0.95,
-    ),
-    RelationRow(
-        "point",
-        "points by distance, a point and a box by lying inside",
-        places.nearness,
-        identity=("point", "1"),
-        measure="nearness",
-        threshold=0.95,
-        form="point",
-    ),
-    RelationRow(
-        "points",
-        "sets of points by the nearness of matched ones",
-        places.nearness_of_sets,
-        identity=("points", "1"),
-        measure="matched nearness",
-        threshold=0.95,
-        form="points",
-        bound=places.most_of_sets,
-    ),
-    RelationRow(
-        "box",
-        "boxes by overlap (intersection over union)",
-        places.overlap,
-        identity=("box", "1"),
-        form="box",
-        measure="IoU",
-    ),
-    RelationRow(
-        "boxes",
-        "sets of boxes by the overlap of matched ones",
-        places.overlap_of_sets,
-        identity=("boxes", "1"),
-        form="boxes",
-        bound=places.most_of_sets,
-        measure="matched IoU",
-    ),
-):
-    RELATIONS.add_row(row)
+def _add(
+    name: str, summary: str, same: Callable[..., Any], measure: str = "similarity", threshold: float = 0.5, **more: Any
+) -> None:
+    facts = more | {"identity": (name, "1"), "threshold": threshold, "measure": measure}
+    RELATIONS.add_row(RelationRow(name, summary, same, **facts))
+
+
+_add("exact", "equal texts", texts.same_text)
+_add("text", "equal words, whatever their case, spaces and outer marks", texts.same_words)
+_edits = "readings by edit distance: 1 - edits / length of the longer"
+_add("edit", _edits, texts.edit_similarity, "edit similarity", 0.8)
+_add("number", "numbers by relative difference, other texts as `text`", texts.closeness, "closeness", 0.95)
+_add("point", "points by distance, a point and a box by lying inside", places.nearness, "nearness", 0.95, form="point")
+_points, _boxes = "sets of points by the nearness of matched ones", "sets of boxes by the overlap of matched ones"
+_sets: dict[str, Any] = {"bound": places.most_of_sets}
+_add("points", _points, places.nearness_of_sets, "matched nearness", 0.95, form="points", **_sets)
+_add("box", "boxes by overlap (intersection over union)", places.overlap, "IoU", form="box")
+_add("boxes", _boxes, places.overlap_of_sets, "matched IoU", form="boxes", **_sets)
 
 
 class StringVotes(Relation):
