@@ -17,6 +17,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import hypothesis
 import pytest
 
 from openai_server import Behaviour, OpenAIServer
@@ -25,6 +26,10 @@ from runs import ForkServer, TrainedRun, train_small
 
 if TYPE_CHECKING:
     from mmcorl.answers import Equivalence
+
+# Of an example's wall time nothing follows on a machine that others use.
+hypothesis.settings.register_profile("any machine", deadline=None)
+hypothesis.settings.load_profile("any machine")
 
 # A shell starts what it puts in the background with SIGINT ignored, nohup ignores SIGHUP, and every process under test
 # would inherit that.

@@ -136,7 +136,9 @@ def packages(config: Config) -> Iterator[Finding]:
     """Versions, known bugs of these and whether they are patched, and what the config needs and is missing."""
     yield from _installed()
     required: list[Callable[[], object]] = [partial(prepare_process, config), partial(require_engine, config)]
-    for require in (*required, *((require_ray,) if config.launcher == "ray" else ())):
+    if config.launcher == "ray":
+        required.append(partial(require_ray, config.ray.address))
+    for require in required:
         try:
             require()
         except (UserError, AdapterError) as error:

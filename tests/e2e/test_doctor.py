@@ -60,7 +60,7 @@ def test_a_config_that_works_has_no_problem(config_file, capsys):
     assert ["sampling.max_new_tokens is 4" in finding["sentence"] for finding in cut] == [True, True]
     engines = [finding["sentence"] for finding in findings if finding["what"] == "engines"]
     assert [sentence.split(":")[0] for sentence in engines] == ["a", "b"]
-    assert all("engine and trainer agree" in sentence and "images" in sentence for sentence in engines)
+    assert all("engine and trainer agree" in sentence and "prompts" in sentence for sentence in engines)
 
 
 def test_room_for_an_answer_is_not_asked_for_without_need(config_file):
