@@ -100,7 +100,7 @@ def _written(asked: InitArguments, file: Path) -> tuple[str, bool]:
             )
         memory = memory or round(min(seen, default=GPU_GIB))
     found = _guess(asked.data)
-    text = write(Wanted(file.stem, models, asked.data, found, gpus, memory or GPU_GIB, asked.method), str(file))
+    text = write(Wanted(file.stem, models, asked.data, found, gpus, memory or GPU_GIB, asked.method), str(file), _say)
     unasked = found is not None and "question" not in found.columns
     if found is not None and not unasked:
         _read_one(text)

@@ -104,6 +104,13 @@ class Gpu:
         return Gpu(key, PEAK_TFLOPS[key] * 1e12, BANDWIDTH[key] * 1e12, int(MEMORY[key] * GIB))
 
 
+def least_memory(size: float) -> Gpu:
+    """Return the smallest of the GPUs that are sold, or show themselves, as ones of so many GB: with error correction
+    one of 24 has 22.0 GiB. Of other sizes so much less is taken."""
+    sizes = [here for here in MEMORY.values() if 0.9 * size < here <= size]
+    return Gpu(f"{size:g} GB", 0.0, 0.0, int(min(sizes, default=0.92 * size) * GIB))
+
+
 @dataclass(frozen=True)
 class Lengths:
     """Tokens of prompts and completions, on average, and of the longest completion, for which a rollout waits."""

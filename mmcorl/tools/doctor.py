@@ -12,7 +12,7 @@ import os
 import platform
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from importlib import metadata
 from pathlib import Path
@@ -193,7 +193,7 @@ def memory(
 ) -> Iterator[Finding]:
     """What each agent needs, beside what the smallest GPU of this machine has, or on CPUs its memory `ram`.
 
-    A GPU that is `named` stands for those of the machine. `shapes` is filled with the sizes of the models.
+    A GPU that is `named` stands for those of the machine. `shapes` is filled with the sizes that it lacks.
     """
     gpus = gpus if named is None else [named.memory]
     place, size = ("rank", ram) if config.device == "cpu" else ("GPU" if gpus else "rank", min(gpus, default=None))
@@ -202,7 +202,7 @@ def memory(
     needed: list[tuple[int, Budget]] = []
     for reader in readers:
         try:
-            shape = shape_of(reader)
+            shape = (shapes or {}).get(reader.name) or shape_of(reader)
             if shape is None:
                 yield Finding("note", "memory", f"{reader.name}: not a model of transformers, so its memory is unknown")
                 continue
@@ -214,9 +214,10 @@ def memory(
             continue
         if shapes is not None:
             shapes[reader.name] = shape
-        needed.append((reader.settings.ranks, one))
+        ranks = config.agents[numbers[reader.name]].ranks
+        needed.append((ranks, one))
         yield _fits(reader.name, one.peak, size, one.sentence(place), here)
-        rows = cached_rows(config, reader.settings.ranks, shape, size or USUAL_GPU)
+        rows = cached_rows(config, ranks, shape, size or USUAL_GPU)
         if rows is not None:
             yield _cached(reader.name, rows, assumed=size is None and config.engine.kv_cache_gib is None)
     ranks = sum(count for count, _ in needed)
@@ -239,13 +240,13 @@ def _fits(what: str, peak: int, size: int | None, sentence: str, here: str) -> F
     if size is None:
         return Finding("note", "memory", f"{told}, not compared: no GPU is seen here (with device=cpu, memory is)")
     if peak <= size:
-        return Finding("ok", "memory", told)
+        return Finding("ok", "memory", told, {"peak": peak})
     sharing = "fewer ranks, smaller models"
     if here != "this machine":
         sharing = "more ranks with training.sharding=zero3, training.offload=optimizer, time_sliced=true"
     ways_out = f"training.gradient_checkpointing=true, a smaller training.tokens_per_microbatch, {sharing}"
     told += f", {here} has {size / GIB:.1f}: use {ways_out}, or training.lora.rank=16"
-    return Finding("problem", "memory", told)
+    return Finding("problem", "memory", told, {"peak": peak})
 
 
 def _cached(name: str, rows: CachedRows, assumed: bool) -> Finding:
@@ -255,15 +256,17 @@ def _cached(name: str, rows: CachedRows, assumed: bool) -> Finding:
         f"engine samples {rows.sampled}"
     )
     if 2 * rows.held >= rows.sampled:
-        return Finding("ok", "KV cache", told)
+        return Finding("ok", "KV cache", told, asdict(rows))
     ways_out = (
         "raise engine.gpu_memory_utilization (training.offload=optimizer makes room for it), engine.kv_cache_gib or "
         "engine.tensor_parallel, or use more ranks"
     )
+    level: Level = "note"
     if not rows.held:
         # Without a GPU that is known the one of this run may be larger, but not with a cache of a given size.
-        return Finding("note" if assumed else "problem", "KV cache", f"{told}, so it cannot start: {ways_out}")
-    return Finding("note", "KV cache", f"{told}, so most rows wait for others to end: {ways_out}")
+        level = "note" if assumed else "problem"
+    so = "most rows wait for others to end" if rows.held else "it cannot start"
+    return Finding(level, "KV cache", f"{told}, so {so}: {ways_out}", asdict(rows))
 
 
 def _models(

@@ -7,7 +7,7 @@ import json
 import re
 import shlex
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,14 +21,11 @@ from mmcorl.data.guess import Guess
 from mmcorl.errors import UserError
 from mmcorl.labels.rules import RULES
 from mmcorl.system.links import SITE
+from mmcorl.tools.suggestions import Suggestion
 
 MODELS = ("Qwen/Qwen2.5-VL-3B-Instruct", "OpenGVLab/InternVL3_5-2B-HF")
 GPU_GIB = 80.0
 """Of one GPU, where none is named or seen."""
-BYTES = {"trained": 18.0, "sampled": 2.0}
-"""Of a parameter: weights, gradient and optimizer in fp32, and the engine's copy."""
-ROOM_GIB = 12.0
-"""For activations and the KV cache."""
 WIDTH = 110
 TOO_SHORT = 20
 """Characters of a first sentence that does not say enough alone, such as `The cohort.`"""
@@ -36,12 +33,8 @@ SEES = re.compile(
     r"vl|vision|gemma-?[34]|glm-.*v|molmo|llava|ministral|mistral-small-3|perception|visual", re.IGNORECASE
 )
 
-
-class Suggestion:
-    """A setting that is written behind `#`: its default, or what a user may want."""
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
+Say = Callable[[str, str], object]
+"""Tells a user about something."""
 
 
 @dataclass(frozen=True)
@@ -67,12 +60,6 @@ class Wanted:
         if self.guess is not None and "question" in self.guess.columns:
             return self.guess.images
         return any(SEES.search(model) for model in self.models)
-
-    @property
-    def billions(self) -> float | None:
-        """Parameters of the largest model, as its name says."""
-        sizes = [re.findall(r"(?<![A-Za-z0-9.])(\d+(?:\.\d+)?)[bB](?![A-Za-z0-9])", model) for model in self.models]
-        return max((float(size[-1]) for size in sizes if size), default=None)
 
 
 def agent_names(models: Sequence[str]) -> list[str]:
@@ -126,7 +113,7 @@ def _rows(wanted: Wanted) -> dict[str, Any]:
 
 
 def _place(raw: dict[str, Any], wanted: Wanted) -> None:
-    """Fill in where models compute, and how they fit there."""
+    """Fill in where models compute; what fits there is chosen with `fitting`."""
     training, engine = raw["training"], raw["engine"]
     if wanted.gpus == 0:
         training["dtype"] = "fp32"
@@ -134,26 +121,18 @@ def _place(raw: dict[str, Any], wanted: Wanted) -> None:
         raw["threads"] = 1 if wanted.tiny else Suggestion(4)
         return
     ranks = max(1, wanted.gpus // len(wanted.models))
-    alone = BYTES["trained"] * (wanted.billions or 3.0)
-    needs = alone / ranks + BYTES["sampled"] * (wanted.billions or 3.0) + ROOM_GIB
-    training |= {"dtype": "bf16", "gradient_checkpointing": True}
-    training["tokens_per_microbatch"] = 8192 if wanted.memory > 100 or ranks > 1 else 4096
+    training |= {"dtype": "bf16", "gradient_checkpointing": True, "tokens_per_microbatch": 4096}
     engine["kind"] = "vllm"
     raw["launcher"] = "ray"
     if ranks > 1:
         for agent in raw["agents"]:
             agent["ranks"] = ranks
         raw["batch"]["prompts"] = max(raw["batch"]["prompts"], ranks)
-        training["sharding"] = "zero3"
-        training["offload"] = "optimizer" if needs > wanted.memory else Suggestion("optimizer")
+        training |= {"sharding": "zero3", "offload": Suggestion("optimizer")}
+    else:
+        training["lora"] = Suggestion({"rank": 64, "alpha": 128})
     if wanted.gpus < len(wanted.models):
         raw["time_sliced"] = True
-        engine["gpu_memory_utilization"] = 0.3
-    if ranks == 1 and needs > wanted.memory:
-        training["lora"] = {"rank": 64, "alpha": 128}
-        raw["optimizer"]["lr"] = 2e-5
-    elif ranks == 1:
-        training["lora"] = Suggestion({"rank": 64, "alpha": 128})
 
 
 def _with_method(raw: dict[str, Any], fragment: Mapping[str, Any]) -> dict[str, Any]:
@@ -176,26 +155,28 @@ def _with_method(raw: dict[str, Any], fragment: Mapping[str, Any]) -> dict[str, 
     return methods.merge(raw, wanted)
 
 
-def notes(wanted: Wanted) -> dict[str, str]:
-    """Return what was decided for this hardware and why, by the setting that it stands above."""
-    if wanted.gpus == 0:
-        return {}
+def _placed(raw: dict[str, Any], wanted: Wanted, say: Say) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the settings that fit on the hardware, and what was decided for it, by what it stands above."""
+    if wanted.gpus == 0 or wanted.tiny:
+        return raw, {}
+    from mmcorl.tools import fitting  # which imports torch
+
+    raw, told = fitting.fit(raw, wanted.memory)
+    say("memory", told)
     agents, gpus = len(wanted.models), wanted.gpus
     where = f"{agents} agent{'s' * (agents > 1)} on {gpus} GPU{'s' * (gpus > 1)} of {wanted.memory:g} GB"
-    size = (
-        f"up to {wanted.billions:g} billion parameters" if wanted.billions else "models taken for 3 billion parameters"
-    )
-    return {
-        "training": f"Chosen by rule of thumb for {where}, {size}; `mmcorl doctor` predicts the memory.",
-        "time_sliced": "CPU memory: about 24 bytes per parameter of all agents together.",
-    }
+    above = {"training": f"Chosen for {where}. {told}"}
+    if raw.get("time_sliced"):
+        above["time_sliced"] = "CPU memory: about 24 bytes per trained parameter, and 4 per frozen one, of all agents."
+    return raw, above
 
 
-def write(wanted: Wanted, file: str) -> str:
-    """Return the file. Its settings are valid: UserError where they cannot be, such as a ring of one agent."""
+def write(wanted: Wanted, file: str, say: Say = lambda what, told: None) -> str:
+    """Return the file, and `say` what was chosen. Raises UserError where its settings cannot be, or fit no GPU."""
     raw = template(wanted)
     _require_agents(wanted, raw)
-    text = "\n".join([*_head(wanted, file), *_lines(raw, "", notes(wanted))]) + "\n"
+    raw, told = _placed(raw, wanted, say)
+    text = "\n".join([*_head(wanted, file), *_lines(raw, "", told)]) + "\n"
     settings.parse(yaml.load(text, Loader))
     return text
 

@@ -396,13 +396,13 @@ def _adapters(shape: Shape, config: Config) -> int:
     """Parameters of the low-rank adapters that are trained."""
     lora = config.training.lora
     assert lora is not None
-    patches.apply(*patches.BEFORE_TRANSFORMERS)  # peft imports models of transformers.
-    from peft import LoraConfig
-    from peft.tuners.tuners_utils import check_target_module_exists
-
     frozen = set(shape.linear_vision) if config.training.freeze_vision else set()
     names = [name for name in shape.linear if name not in frozen]
     if lora.target_modules != "all-linear":
+        patches.apply(*patches.BEFORE_TRANSFORMERS)  # peft imports models of transformers.
+        from peft import LoraConfig
+        from peft.tuners.tuners_utils import check_target_module_exists
+
         wanted = lora.target_modules if isinstance(lora.target_modules, str) else list(lora.target_modules)
         names = [name for name in names if check_target_module_exists(LoraConfig(target_modules=wanted), name)]
     return lora.rank * sum(shape.linear[name] for name in names)

@@ -46,15 +46,16 @@ def table(gpu: str) -> list[str]:
         config = settings.load(path)
         if not name.startswith(("paper/", "one_gpu/")) or {agent.model for agent in config.agents} - {*HUB}:
             continue
+        card = "4090" if name.endswith("24gb") else gpu
         short = name.rpartition("/")[2]
         rows = next((count for begins, count in ROWS.items() if short.startswith(begins)), None)
         shapes = shapes_of(config)
         most = config.sampling.max_new_tokens
-        low, high = (cost.estimate(config, shapes, cost.Gpu.named(gpu), most / k, None, rows) for k in (4, 2))
+        low, high = (cost.estimate(config, shapes, cost.Gpu.named(card), most / k, None, rows) for k in (4, 2))
         slowest = max(high.parts.values(), key=lambda part: sum(part.values()))
         split = f"{high.step_seconds:.0f}: {slowest['rollout']:.0f}, {slowest['update']:.0f}"
         lines.append(
-            f"| `{name}` | {high.gpus} x {gpu} | {split} | {high.steps} | {low.hours:.1f} - {high.hours:.1f} |"
+            f"| `{name}` | {high.gpus} x {card} | {split} | {high.steps} | {low.hours:.1f} - {high.hours:.1f} |"
         )
     return lines
 

@@ -142,6 +142,7 @@ def test_every_number_is_that_of_the_paper_or_where_it_is_silent_of_the_release(
     alone = len(config.agents) == 1
     # per_device_train_batch_size of pairs, and of single text agents.
     expected |= {"objective.bnpo_completions": 3 if alone else 2, "supervision.kind": "self" if alone else "ring"}
+    expected |= {"optimizer.lr": 2e-5} if config.training.lora else {}
     held = {key: attrgetter(key)(config) for key in expected}
     assert held == expected
     # What is unusable in a hub data set is counted, not a reason to stop.

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 from datasets import Dataset
+from huggingface_hub import constants
 from PIL import Image
 
 from mmcorl import config as settings
@@ -23,7 +24,11 @@ from mmcorl.config.load import override
 from mmcorl.config.yaml_loader import Loader
 from mmcorl.data.guess import guess
 from mmcorl.errors import UserError
-from mmcorl.tools.template import Suggestion, Wanted, agent_names, template, write
+from mmcorl.tools import fitting
+from mmcorl.tools.cost import MEMORY, Gpu
+from mmcorl.tools.doctor import memory
+from mmcorl.tools.template import MODELS, Suggestion, Wanted, agent_names, template, write
+from model_adapters.testing.shapes import HUB
 from paths import ROOT
 
 CHAT = [{"from": "human", "value": "<image>\nHow many dots?"}, {"from": "gpt", "value": "4"}]
@@ -141,17 +146,52 @@ def test_the_hardware_decides_placement_and_memory():
     cpu = of(gpus=0, models=("zoo:qwen2.5-vl", "zoo:internvl3.5"))
     assert (cpu.device, cpu.launcher, cpu.engine.kind, cpu.training.dtype) == ("cpu", "local", "transformers", "fp32")
     assert (cpu.prompt.style, cpu.sampling.max_new_tokens, cpu.steps) == ("plain", 14, 60)
-    one = of(gpus=1, memory=80)  # 20 bytes for each of 3 billion parameters and 12 GB fit
-    assert (one.time_sliced, one.training.lora, one.training.tokens_per_microbatch) == (True, None, 4096)
+    one = of(gpus=1, memory=80)
+    assert (one.time_sliced, one.training.lora, one.training.tokens_per_microbatch) == (True, None, 8192)
     small = of(gpus=1, memory=40)
     assert small.training.lora.rank == 64
     assert small.optimizer.lr == 2e-5
     many = of(gpus=8, memory=80)
     assert [agent.ranks for agent in many.agents] == [4, 4]
     assert (many.training.sharding, many.training.offload, many.time_sliced) == ("zero3", "none", False)
-    large = of(gpus=8, memory=80, models=("a/b-32B", "c/d-14B-Instruct"))
-    assert large.training.offload == "optimizer"
+    large = of(gpus=8, memory=24, models=("Qwen/Qwen2.5-VL-7B-Instruct", "OpenGVLab/InternVL3_5-8B-HF"))
+    assert (large.training.offload, large.engine.tensor_parallel) == ("optimizer", 4)
+    four_bits = of(gpus=1, memory=24, models=("Qwen/Qwen2.5-VL-7B-Instruct", "OpenGVLab/InternVL3_5-8B-HF"))
+    assert (four_bits.training.lora.quantize, four_bits.launcher, four_bits.time_sliced) == ("nf4", "local", False)
     assert of(models=("Qwen/Qwen2.5-3B", "meta-llama/Llama-3.2-3B")).prompt.style == "boxed"
+
+
+SOLD = {22.0: 24, 23.5: 24, 44.4: 48, 47.4: 48, 39.4: 40, 79.1: 80, 93.0: 94, 94.5: 96, 139.8: 141, 178.0: 180}
+TEXT = ("Qwen/Qwen2.5-7B", "meta-llama/Llama-3.1-8B-Instruct")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("models", "cards"), [(MODELS, [*MEMORY]), (TEXT, ["L4", "H100"]), ((TEXT[0], "no/body-knows"), ["L40S"])]
+)
+def test_what_is_written_for_a_card_doctor_finds_to_fit_on_it(models, cards, tmp_path, monkeypatch):
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    known = [*HUB.keys() & {*models}]
+    shapes, told, readers, written = {}, {}, [], {}
+    for card in cards:
+        size = SOLD.get(MEMORY[card], MEMORY[card])
+        written[size] = written.get(size) or write(Wanted("run", models, memory=size), "run.yaml", told.__setitem__)
+        config = settings.parse(load_yaml(written[size]))
+        readers = readers or list(fitting._readers(config, tmp_path / card))
+        found = list(memory(config, readers, [], 0, shapes, Gpu.named(card)))
+        assert [one.level for one in found if one.what == "memory"][: len(known)] == ["ok"] * len(known)
+        assert not any(one.level == "problem" for one in found)
+    assert ("The memory of no/body-knows could not be predicted" in told["memory"]) == (len(known) < 2)
+
+
+def test_where_nothing_fits_the_refusal_says_what_was_tried_and_how_much_is_missing():
+    with pytest.raises(
+        UserError, match=r"2 agents do not fit on GPUs of 6 GB: even with .* four bits.* GiB.* --memory"
+    ):
+        write(Wanted("run", memory=6), "run.yaml")
+    # Where nothing is known, nothing is chosen.
+    unknown = settings.parse(load_yaml(write(Wanted("run", ("./no/a", "./no/b"), memory=6), "run.yaml")))
+    assert (unknown.training.lora, unknown.engine.gpu_memory_utilization) == (None, 0.4)
 
 
 def test_agents_are_called_by_their_models():
