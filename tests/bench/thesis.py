@@ -101,8 +101,6 @@ def ablations() -> Iterator[Arm]:
     yield Arm("votes_16_of_K_8", pair, changes={"supervision__votes": 16})
     yield Arm("self_and_peers", pair, changes={"supervision__kind": "self_and_peers"})
     yield Arm("pooled", pair, changes={"supervision__kind": "pooled"})
-    for share in ("quarter", "half", "three_quarters"):
-        yield Arm(f"own_{share}", pair, changes={"supervision__kind": f"tests.bench.own_share:{share}"})
     yield Arm("token", pair, changes={"objective__aggregation": "token"})
     yield Arm("gold", pair, changes={"supervision__kind": "gold"})
     views = {"data__train__views": {"request": {"columns": {"question": "reworded"}}}}

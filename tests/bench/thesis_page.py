@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 import matplotlib
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mmcorl.analysis.diversity import Cells, count_cells
@@ -31,7 +29,7 @@ from tests.bench.results import say
 
 WINDOW = 5
 """First and last steps whose samples are a run's sampled start and end."""
-BLUE, RED, GREEN, PINK = PALETTE[:4]
+BLUE, RED = PALETTE[:2]
 HELD_OUT = "held_out"
 COLUMNS = {
     "kappa_planned": "κ planned",
@@ -292,41 +290,6 @@ def basin_picture(arms: Arms) -> Figure:
     return figure
 
 
-def cohort_picture(arms: Arms) -> Figure:
-    figure, (axes,) = blank("Rings of N agents of equal overlap")
-    own = {int(arm.rpartition("_")[2]): results for (name, arm), results in arms.items() if name == "cohort"}
-    for key, colour, name in (("start", GREY, "start"), ("theory", INK, "theory"), ("end", BLUE, "end")):
-        points = {n: found for n, results in own.items() if (found := spread(results, key))}
-        error = [point.deviation or 0.0 for point in points.values()] if key == "end" else None
-        style: Any = {"linestyle": (0, (5, 2)), "linewidth": 1.3} if key != "end" else {"linewidth": 2, "marker": "o"}
-        axes.errorbar(
-            list(points), [one.mean for one in points.values()], error, color=colour, capsize=3, label=name, **style
-        )
-    axes.set(ylim=(0.4, 1.02), xticks=list(own))
-    axes.set_xlabel("agents", color=GREY)
-    axes.legend(frameon=False)
-    return figure
-
-
-def certainty_picture(arms: Arms, runs: Mapping[tuple[str, str], list[RunFiles]]) -> Figure:
-    figure, panels = blank("Sampled accuracy", "Entropy of a token, nats")
-    for axes, key in zip(panels, ("sampled_accuracy", "entropy"), strict=True):
-        lines(axes, runs, key)
-        axes.set_xlabel("training step", color=GREY)
-    panels[0].set_ylim(0, 1)
-    panels[1].legend(frameon=False)
-    return figure
-
-
-def lines(axes: Axes, runs: Mapping[tuple[str, str], list[RunFiles]], key: str) -> None:
-    """Draw a metric over the steps, agent by agent, as means of ten steps."""
-    for (_, arm), colour in zip(runs, PALETTE, strict=False):
-        series = [run.agent_series(agent, key) for run in runs["certainty", arm] for agent in run.agents]
-        for number, values in enumerate(map(np.array, series)):
-            blocks = values[: len(values) // 10 * 10].reshape(-1, 10, 2).mean(axis=1)
-            axes.plot(*blocks.T, color=colour, linewidth=1.7, label=arm if number == 0 else None)
-
-
 def write(planned: Sequence[Planned], costs: Mapping[str, float], out: Path) -> None:
     """Write runs.csv, results.md and pictures of what is finished."""
     done = [one for one in planned if one.done]
@@ -343,16 +306,9 @@ def write(planned: Sequence[Planned], costs: Mapping[str, float], out: Path) -> 
     ]
     (out / "runs.csv").write_text(csv(Table("", [(head, "left") for head in heads], rows)))
     (out / "results.md").write_text(markdown(tables(arms)))
-    certain = {
-        key: [read_run(one.path) for one in done if tuple(one.method.split("/")) == key]
-        for key in arms
-        if key[0] == "certainty"
-    }
     pictures: dict[str, tuple[str, Callable[[], Figure]]] = {
         "overlap.svg": ("overlap", lambda: overlap_picture(arms)),
         "basin.svg": ("basin", lambda: basin_picture(arms)),
-        "cohort.svg": ("cohort", lambda: cohort_picture(arms)),
-        "certainty.svg": ("certainty", lambda: certainty_picture(arms, certain)),
     }
     for name, (experiment, make) in pictures.items():
         if any(key[0] == experiment for key in arms):
