@@ -38,9 +38,9 @@ NOT_RUN = {
     r"=/data/": "moves a run to another machine: tests/e2e/test_run.py",
     r"smollm2": "tests/e2e/test_smollm2.py",
     r"grounding|overlap\.yaml|zoo:gemma3|boxes\.jsonl --data-set|self_qwen=": "makes more models, for minutes: "
-    "tests/e2e/test_skills.py, test_every_method.py, test_diversity_commands.py",
+    "tests/e2e/test_skills.py, test_diversity_commands.py, tests/walk",
     r"runs/partners/": "reads what a command above would have made",
-    r"mmcorl sweep": "a process for each of a dozen runs: tests/e2e/test_sweep.py, test_every_method.py",
+    r"mmcorl sweep": "a process for each of a dozen runs: tests/e2e/test_sweep.py, tests/walk",
     r"mmcorl view": "serves until it is interrupted; tests of mmcorl.view",
     r"mmcorl completion": "writes into the reader's shell",
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import pytest
 
@@ -10,12 +11,15 @@ from mmcorl import config as settings
 from mmcorl.config import methods, shipped
 from mmcorl.data.recipes import RECIPES
 from mmcorl.data.synthetic import PICTURES
+from runs import records
 from walk.conftest import Walk, bytes_of
 from walk.rows import WALK, asked_by, published
 
 pytestmark = pytest.mark.walk
 CONFIGS = [*shipped()]
 ONE_STEP = ("steps=1", "batch.prompts=2", "batch.completions=2", "sampling.max_new_tokens=6")
+PEER, OWN = {"qwen2": "llama", "llama": "qwen2"}, {"qwen2": "qwen2", "llama": "llama"}
+TEACHERS = {"co_rl": PEER, "ring_previous": PEER, "ttrl": OWN, "mm_upt": OWN, "gt": dict.fromkeys(PEER, "gold")}
 IN_PYTHON = (
     "train({name!r}, 'again', quiet=True, **{named!r})",
     "train(load({name!r}, {words!r}), 'again', quiet=True)",
@@ -69,7 +73,14 @@ def test_a_shipped_config_trains_and_is_evaluated(name: str, walk: Walk) -> None
 
 @pytest.mark.parametrize("method", methods.names())
 def test_a_method_trains(method: str, walk: Walk) -> None:
-    words = [walk.agents("qwen2", "llama"), "steps=1", "batch.prompts=2", "sampling.max_new_tokens=6"]
+    words = [walk.agents("qwen2", "llama"), "steps=1", "batch.prompts=4", "sampling.max_new_tokens=6"]
     words += ["data.train={source: synthetic:text, size: 40, views: {rephrased: {columns: {question: reworded}}}}"]
     walk.type("train", "text", *words, "validation.sets=[]", "--method", method, "--run-dir", "run", "--quiet")
     assert {one["agent"] for one in walk.read} == {"qwen2", "llama"}
+    kept, (step,) = settings.load_kept(walk.folder / "run"), records(walk.folder / "run", "metrics.jsonl")
+    for agent in step["agents"].values():
+        assert all(math.isfinite(value) for value in agent.values() if isinstance(value, float))
+        # Without any signal, as on an all-equal batch, nothing is trained and no divergence measured.
+        assert ("kl" in agent) == (kept.objective.kl_coef > 0 and agent["trained_tokens"] > 0)
+    for vote in records(walk.folder / "run", "votes.jsonl") if method in TEACHERS else ():
+        assert {agent: own["teacher"] for agent, own in vote["agents"].items()} == TEACHERS[method]
