@@ -414,6 +414,8 @@ def test_mathvision_loads_whole_and_planted_faults_are_counted(tmp_path, shared_
     assert by_id["2673"].endswith("look like?\nA. <image1>\nB. <image2>\nC. <image3>\nD. <image4>\nE. <image5>")
     # Counted in the parquet file apart from this code: 117 rows have options of their own, 73 bare letters.
     assert sum(prompt.choices is not None for prompt in source) == 190
+    # 111 of them stand in the prompt as lettered lines; the letters of the others are drawn in the picture.
+    assert sum(f"\nA. {prompt.choices[0]}\nB. " in prompt.text for prompt in source if prompt.choices) == 111
 
     table = datasets.load_dataset("parquet", data_files=str(original), split="train")
     rows = table.with_format("arrow")[:].to_pylist()

@@ -5,34 +5,14 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from mmcorl import config as settings
 from mmcorl.cli.main import main
-from mmcorl.tools.paper_settings import beside_the_paper, kind_of, tables
+from mmcorl.tools.paper_settings import beside_the_paper, tables
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
-# lr, prompts, responses, tokens, epochs and temperature as section 6.1 prints them; it names no prompts for images.
-SECTION_6_1: dict[str, dict[str, Any]] = {
-    "text": {"optimizer.lr": 3e-6, "batch.prompts": 128, "batch.completions": 12, "sampling.max_new_tokens": 3072,
-             "epochs": 2, "sampling.temperature": 1, "all ranks": 8},
-    "vlm": {"optimizer.lr": 1e-6, "batch.completions": 8, "sampling.max_new_tokens": 1024, "epochs": 1,
-            "sampling.temperature": 1, "all ranks": 8},
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", sorted(path.name for path in (CONFIGS / "paper").glob("*.yaml")))
-def test_configs_of_the_paper_have_its_numbers(name: str) -> None:
-    config = settings.load(CONFIGS / "paper" / name)
-    kind = kind_of(config)
-    assert kind == name.split("_")[0]
-    stated = {row.setting: row for row in beside_the_paper(config) if row.stands_in == "paper"}
-    assert {setting: stated[setting].theirs for setting in SECTION_6_1[kind]} == SECTION_6_1[kind]
-    assert [setting for setting in SECTION_6_1[kind] if not stated[setting].equal] == []
-
-
 # Where the configs are as the release and not as the paper, on purpose.
 UNEQUAL = {"text_3b_ring_of_three.yaml": ["supervision.kind"]}
 
