@@ -123,9 +123,11 @@ LOOPS = {
 }
 
 
+@pytest.mark.usefixtures("unburdened")
 @tiered(LOOPS, "signals ignored", "asleep")
 def test_a_program_that_never_ends_is_ended(name, full):
     assert outcomes(full, LOOPS[name], seconds=SHORT) in (["timeout"], ["killed"])
+    assert not run_calls(full, Program(LOOPS[name]), "f", [CallCase((), 3)], SHORT).passed
 
 
 BOMBS = {
@@ -148,9 +150,12 @@ BOMBS = {
 }
 
 
+@pytest.mark.usefixtures("unburdened")
 @tiered(BOMBS, "fork loop", "10 GiB", "threads", "large answer")
 def test_a_program_that_wants_everything_gets_little(name, full):
     assert outcomes(full, BOMBS[name], seconds=0.4)[0] in ("error", "killed", "timeout")
+    result = run_calls(full, Program(BOMBS[name]), "f", [CallCase((), 3)], 0.4)
+    assert (result.passed, result.harness_error) == (False, False)
 
 
 @tiered(["forks that go on", "10 GiB", "files", "folders in folders", "another session"], "files")
