@@ -35,10 +35,8 @@ from tests.drills import (
     kills,
     models,
     pictures,
-    ray,
     responses,
     sandbox,
-    secrets,
     signals,
     trust,
     view,
@@ -58,9 +56,7 @@ DRILLS = [
     *commands.DRILLS,
     *sandbox.DRILLS,
     *trust.DRILLS,
-    *secrets.DRILLS,
     *view.DRILLS,
-    *ray.DRILLS,
 ]
 MEASURED = ("configs", "data", "models", "pictures", "responses", "sandbox")
 """Areas whose memory and seconds are told: those of hostile rows, files and programs."""

@@ -83,6 +83,21 @@ def _interrupt_twice(process: subprocess.Popen[str], run: Path) -> None:
         os.killpg(process.pid, signal.SIGINT)
 
 
+def _dies(mark: str, driver: bool = False) -> Callable[[subprocess.Popen[str], Path], None]:
+    """Kill the process of Ray with a mark in its command line one step later, then the driver itself if `driver`."""
+
+    def outside(process: subprocess.Popen[str], run: Path) -> None:
+        _wait_for_steps(run, (run / "metrics.jsonl").read_text().count("\n") + 1, process)
+        family = psutil.Process(process.pid).children(recursive=True)
+        victim = next(one for one in family if mark in " ".join(one.cmdline())[:200])
+        _mark()
+        victim.kill()
+        if driver:
+            process.kill()
+
+    return outside
+
+
 def _newest(run: Path) -> Path:
     return max(run.glob("checkpoints/step_*"))
 
@@ -93,6 +108,7 @@ def _truncate_newest(run: Path) -> None:
 
 
 RANK_1, DIED, RESUMES = "agent 'qwen', rank 1 of 2", "died without an error of its own", "re-run the same command"
+SAFE = "the run is safe up to step"
 DRAW, LOSS, WRITE = (
     "mmcorl.engines.transformers:draw",
     "mmcorl.algo.loss:policy_loss",
@@ -147,6 +163,13 @@ DRILLS = (
         "the disk is full",
         f"at_call({WRITE!r}, 1, marked(no_big_files))",
         last_line=("no room is left to write into", f"make room and {RESUMES}"),
+    ),
+    Drill("the raylet is killed", outside=_dies("raylet/raylet "), last_line=("raylet", SAFE)),
+    Drill("the head is killed", outside=_dies("gcs/gcs_server "), last_line=("gcs_server", SAFE)),
+    Drill(
+        "the reaper and the driver are killed",
+        outside=_dies("mmcorl.launch.process_monitor", driver=True),
+        code=-signal.SIGKILL,
     ),
     Drill(
         "the newest checkpoint is damaged",

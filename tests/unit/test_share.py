@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
+import random
 import re
 import shlex
+import string
 from pathlib import Path
 from typing import Any
 
@@ -469,7 +473,49 @@ def test_secrets_are_refused_with_file_and_line(run: Path, capsys: pytest.Captur
     assert main([*words, "--allow-secrets"]) == 0
 
 
+ALNUM, HEX, DIGITS = string.ascii_letters + string.digits, "0123456789abcdef", string.digits
+FORMS = """
+sk-[48a] | sk-proj-[80a] | OPENAI_API_KEY='sk-svcacct-[60a]' | sk-ant-api03-[93a]AA | AKIA7[15u] | ASIA7[15u]
+ghp_[36a] | gho_[36a] | ghu_[36a] | ghs_[36a] | ghr_[36a] | github_pat_[22a]_[59a] | WANDB_API_KEY=[40h]
+xoxb-[12d]-[24a] | https://hooks.slack.com/services/T[8a]/B[8a]/[24a] | AIza[35a] | GOCSPX-[28a] | glpat-[20a]
+sk_live_[24a] | npm_[36a] | pypi-AgEIcHlwaS5vcmc[60a]
+SG.[22a].[43a] | dapi[32h] | 1234567890:AA[33a] | AccountName=me;AccountKey=[86a]==
+aws_secret_access_key = [40a] | -----BEGIN RSA PRIVATE KEY----- | -----BEGIN OPENSSH PRIVATE KEY----- | {jwt}.[43a]
+curl -H 'Authorization: Bearer [32a]' server | the server takes password=hunter2 | client_secret: [24a]
+"token": "[32a]" | HF_TOKEN=[32a] | api-key: [32h]7a
+"""
+"""Keys by service, a number and a letter for characters: of any letters and digits, upper case, hexadecimal, digits."""
+INNOCENT = f"""
+{" ".join(hashlib.new(kind, b"weights").hexdigest() for kind in ("md5", "sha1", "sha256", "sha512"))}
+uid: train/[16h]; commit [40h]; data:image/png;base64,[60a]AKIA[400a]
+Qwen/Qwen2.5-VL-3B-Instruct; zoo:qwen2.5-vl@3; sk-learn-1.5-as-in-scikit-learn; task-0123-easy-problems-first
+max_new_tokens: 1024; tokens_per_microbatch=16384; token-level truncation at 3.0; eos_token: <|im_end|>
+stop tokens: 151643 and 151645; prompt tokens: 1,024; a token = 0.75 words; the password is asked for; secret: none
+pad_token: '<|endoftext|>'; unk_token=[UNK]; api_key: null; OPENAI_API_KEY=$KEY; token: {{HF_TOKEN}}; password: ***
+aggregation=token objective.clip_high=0.28; Bearer of bad news, the second of 2026; lr 1e-6, 1,920 labels recomputed
+550e8400-e29b-41d4-a716-446655440000; mmcorl-grader 1.6; AKIA is how such keys begin; supervision.kind=token_truncate
+"""
+"""Thirty texts and more that are none."""
+
+
+def filled(form: str) -> str:
+    """A text with characters drawn for its numbers."""
+    draw, letters = random.Random(7), {"a": ALNUM, "h": HEX, "d": DIGITS, "u": string.ascii_uppercase + "234567"}
+
+    def drawn(found: re.Match[str]) -> str:
+        noise = "".join(draw.choices(letters[found[2]], k=int(found[1])))
+        return "a1B" + noise[3:] if found[2] == "a" else noise
+
+    parts = [{"alg": "HS256", "typ": "JWT"}, {"sub": "1234567890", "name": "me"}]
+    jwt = ".".join(base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in parts)
+    return re.sub(r"\[(\d+)([ahdu])\]", drawn, form.replace("{jwt}", jwt))
+
+
 def test_only_secrets_are_found() -> None:
+    for form in re.split(r" \| |\n", FORMS.strip()):
+        told = list(secrets(filled(form)))
+        assert told, form
+        assert not any(filled(form) in masked for _, _, masked in told)
+    assert not list(secrets(filled(INNOCENT)))
     kinds = [kind for _, kind, _ in secrets("password=hunter2 and Bearer aB3dE5gH9jK1mN4pQ7")]
     assert kinds == ["bearer token", "value of 'password'"]
-    assert not list(secrets("max_new_tokens: 1024; eos_token: <|im_end|>; sha " + "0123456789abcdef" * 4))
