@@ -17,7 +17,7 @@ from typing import Any
 
 from tests.drills.lab import Lab, Verdict, drills, problem, refused
 
-Damage = Callable[[Path], None]
+Damage = Callable[[Path], object]
 LAST = "checkpoints/step_000004"
 SEAL = "sha256 of the above: "
 

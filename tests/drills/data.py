@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import http.server
-import io
 import json
 import os
 import random
@@ -16,6 +14,7 @@ from typing import Any
 from PIL import Image
 
 from tests.drills.lab import Lab, Verdict, drills, problem, refused
+from tests.families.test_images import chunk
 from tests.runs import write_config
 
 SECRET = "the number 24681357 that no run may read"
@@ -66,11 +65,6 @@ def holds(content: bytes, name: str = "rows.jsonl") -> Callable[[Path], object]:
     return lambda folder: (folder / name).write_bytes(content)
 
 
-def sparse(path: Path, size: int = 50 << 30) -> None:
-    path.touch()
-    os.truncate(path, size)
-
-
 def picture(
     make: Callable[[Path], object], path: str = "a.png", may_train: bool = False, **settings: Any
 ) -> Callable[[Lab], Verdict]:
@@ -93,9 +87,6 @@ def png(mode: str, width: int, height: int, name: str = "a.png") -> Callable[[Pa
         mode
     ]
 
-    def chunk(name: bytes, data: bytes) -> bytes:
-        return len(data).to_bytes(4) + name + data + zlib.crc32(name + data).to_bytes(4)
-
     def make(folder: Path) -> None:
         packer, row = zlib.compressobj(9), b"\0" + b"\x55" * ((width * bits * samples + 7) // 8)
         data = b"".join(packer.compress(row) for _ in range(height)) + packer.flush()
@@ -104,14 +95,6 @@ def png(mode: str, width: int, height: int, name: str = "a.png") -> Callable[[Pa
         (folder / name).write_bytes(b"\x89PNG\r\n\x1a\n" + body)
 
     return make
-
-
-def noise(folder: Path) -> None:
-    buffer = io.BytesIO()
-    Image.new("RGB", (64, 64), (9, 9, 9)).save(buffer, "PNG")
-    data = bytearray(buffer.getvalue())
-    data[60:90] = random.Random(0).randbytes(30)
-    (folder / "a.png").write_bytes(bytes(data))
 
 
 def readme(data_files: str, **more: Any) -> Callable[[Path], object]:
@@ -125,61 +108,20 @@ def readme(data_files: str, **more: Any) -> Callable[[Path], object]:
     return make
 
 
-def from_the_network(lab: Lab) -> Verdict:
-    """README.md names an address of this machine: it must not be asked once."""
-    folder = lab.folder()
-    hits = folder / "hits.txt"
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler)
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            with hits.open("a") as file:
-                file.write(self.path + "\n")
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(rows())))
-            self.end_headers()
-            self.wfile.write(rows())
-
-        do_HEAD = do_GET  # noqa: N815
-
-        def log_message(self, *_: object) -> None:
-            return
-
-    server.RequestHandlerClass = Handler
-    address = f"http://127.0.0.1:{server.server_port}/x.jsonl"
-    with lab.beside(server.serve_forever):
-        verdict = tried(readme(f'"{address}"'), source="")(lab)
-    server.server_close()
-    return Verdict("silent", f"{hits.read_text().count('/')} requests were sent") if hits.exists() else verdict
-
-
-def script(folder: Path) -> None:
-    (folder / "data.py").write_text("open('marker', 'w')\nraise SystemExit(0)\n")
-
-
 FILES: dict[str, Callable[[Lab], Verdict]] = {
     "the source is a FIFO": tried(lambda folder: os.mkfifo(folder / "rows.jsonl")),
     "the source is /dev/zero": tried(lambda folder: (folder / "rows.jsonl").symlink_to("/dev/zero")),
     "the source is a socket": tried(lambda folder: (folder / "rows.jsonl").symlink_to("/dev/tty")),
-    "a sparse file of 50 GB": tried(lambda folder: sparse(folder / "rows.jsonl")),
     "an empty file": tried(holds(b"")),
     "a link to itself": tried(lambda folder: (folder / "rows.jsonl").symlink_to("rows.jsonl")),
-    "Latin-1": tried(holds(rows({"question": "q", "answer": "1"}).replace(b"What", b"W\xe4s"))),
     "UTF-16": tried(holds(rows().decode().encode("utf-16"))),
-    "CR at the ends of lines": tried(holds(rows().replace(b"\n", b"\r")), may_train=True),
-    "an integer of 5,000 digits": tried(
-        holds(rows('{"question": "q", "answer": ' + "9" * 5000 + "}")), words=("line 9",)
-    ),
     "all integers of 5,000 digits": tried(
         holds((('{"question": "q", "answer": ' + "9" * 5000 + "}\n") * 8).encode()), words=("line 1",)
     ),
-    "100,000 nested lists": tried(holds(b"[" * 100_000 + b"]" * 100_000 + b"\n")),
     "a row of 3,000 nested lists": tried(holds(rows('{"question": ' + "[" * 3000 + "]" * 3000 + "}"))),
     "a row of bare numbers": tried(holds(rows("3"))),
     "a row cut": tried(holds(rows()[:-20])),
     "a row of NUL": tried(holds(rows("\0" * 1000))),
-    "an answer NaN": tried(holds(rows('{"question": "q", "answer": NaN}')), may_train=True),
-    "a key twice": tried(holds(rows('{"question": "q", "question": "p", "answer": "1"}')), may_train=True),
     "a text of 20 MB": tried(holds(rows({"question": "word " * 4_000_000, "answer": "1"}))),
     "a text of 20 MB, skipped": tried(
         holds(rows({"question": "word " * 4_000_000, "answer": "1"})),
@@ -208,14 +150,7 @@ FILES: dict[str, Callable[[Lab], Verdict]] = {
     ),
     "a pickle": tried(holds(b"cos\nsystem\n(S'touch marker'\ntR.", "rows.pkl"), source="rows.pkl"),
     "a folder with a pickle": tried(holds(b"cos\nsystem\n(S'touch marker'\ntR.", "rows.pkl"), source=""),
-    "a folder with a script": tried(script, source=""),
     "an empty folder": tried(lambda folder: None, source=""),
-    "README.md with a path above": tried(readme("../secret.jsonl"), source=""),
-    "README.md with an absolute path": tried(
-        lambda folder: readme(str(folder.parent / "secret.jsonl"))(folder), source=""
-    ),
-    "README.md with a pattern above": tried(readme('"../*.jsonl"'), source=""),
-    "README.md with a YAML tag": tried(readme("!!python/object/apply:os.getpid []"), source=""),
     "README.md with a hub address": tried(readme('"hf://datasets/x/y/z.jsonl"'), source=""),
     "README.md with a bomb": tried(
         lambda folder: (folder / "README.md").write_text(
@@ -225,20 +160,12 @@ FILES: dict[str, Callable[[Lab], Verdict]] = {
         ),
         source="",
     ),
-    "README.md with a network address": from_the_network,
     "a link out of the folder": tried(lambda folder: (folder / "train.jsonl").symlink_to("../secret.jsonl"), source=""),
 }
 PICTURES: dict[str, Callable[[Lab], Verdict]] = {
-    "/dev/zero": picture(lambda folder: None, "/dev/zero"),
     "/dev/zero, skipped": picture(lambda folder: None, "/dev/zero", may_train=True, on_bad_row="skip"),
-    "a sparse file of 50 GB": picture(lambda folder: sparse(folder / "a.png")),
-    "a FIFO": picture(lambda folder: os.mkfifo(folder / "a.png")),
     "a FIFO, skipped": picture(lambda folder: os.mkfifo(folder / "a.png"), may_train=True, on_bad_row="skip"),
     "a folder": picture(lambda folder: (folder / "a.png").mkdir()),
-    "a path above": picture(lambda folder: None, "../secret.png"),
-    "an absolute path": picture(lambda folder: (folder / "a").mkdir(), "{secret}"),
-    "a link out of the folder": picture(lambda folder: (folder / "a.png").symlink_to("../secret.png")),
-    "a NUL in the name": picture(lambda folder: None, "a\0b.png"),
     "a name of 10,000 letters": picture(lambda folder: None, "x" * 10_000),
     "an address": picture(lambda folder: None, "http://127.0.0.1:9/a.png"),
     "9990 x 10000 RGB": picture(png("RGB", 9990, 10_000)),
@@ -246,24 +173,9 @@ PICTURES: dict[str, Callable[[Lab], Verdict]] = {
     "9990 x 10000, 16 bits": picture(png("I;16", 9990, 10_000)),
     "50000 x 50000, one bit": picture(png("1", 50_000, 50_000)),
     "100000 x 1": picture(png("RGB", 100_000, 1)),
-    "1 x 1": picture(png("RGB", 1, 1), may_train=True),
-    "damaged": picture(noise, may_train=True),
-    "a PNG of text": picture(lambda folder: (folder / "a.png").write_text("no picture")),
     "SVG": picture(lambda folder: (folder / "a.svg").write_text("<svg onload='x'/>"), "a.svg"),
-    "EPS": picture(
-        lambda folder: (folder / "a.eps").write_text("%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n"), "a.eps"
-    ),
 }
 
-
-def absolute(lab: Lab) -> Verdict:
-    """A picture named by an absolute path outside of the folder."""
-    folder = lab.folder()
-    Image.new("RGB", (32, 32)).save(folder / "secret.png")
-    return picture(lambda _: None, str(folder / "secret.png"))(lab)
-
-
-PICTURES["an absolute path"] = absolute
 DRILLS = [
     *drills("data", FILES.items()),
     *drills("data", ((f"picture: {name}", body) for name, body in PICTURES.items())),

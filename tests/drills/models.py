@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.drills.damage import Damage, cut, flip, gone, holds
 from tests.drills.lab import Lab, Verdict, drills, problem, refused
 from tests.runs import write_config
 
@@ -19,23 +20,23 @@ CODE = "open({marker!r}, 'w').write('ran')\n"
 class Evil:
     """Leaves a mark as it is unpickled."""
 
-    def __init__(self, marker: Path) -> None:
-        self._marker = marker
+    def __init__(self, model: Path) -> None:
+        self._marker = model.with_name("marker")
 
     def __reduce__(self) -> tuple[Any, ...]:
         return os.system, (f"touch {self._marker}",)
 
 
 def spoiled(
-    spoil: Callable[[Path, Path], object], name: str = "qwen2", may_train: bool = False, command: str = "train"
+    spoil: Callable[[Path], object], name: str = "qwen2", may_train: bool = False, command: str = "train"
 ) -> Callable[[Lab], Verdict]:
-    """Use a copy of a checkpoint after `spoil(folder, marker)`, with a `y` for every question."""
+    """Use a copy of a checkpoint after `spoil(folder)`, with a `y` for every question."""
 
     def body(lab: Lab) -> Verdict:
         folder = lab.folder()
         model, marker = folder / "model", folder / "marker"
         shutil.copytree(lab.model(name), model)
-        spoil(model, marker)
+        spoil(model)
         kind = "text" if name == "qwen2" else "visual"
         made = lab.settings(kind, steps=1, validation=None, agents__0__model=str(model))
         argv = ["train", write_config(folder, made), "--run-dir", folder / "run"]
@@ -58,10 +59,10 @@ def spoiled(
     return body
 
 
-def edited(name: str, **changes: Any) -> Callable[[Path, Path], object]:
+def edited(name: str, **changes: Any) -> Damage:
     """Other values in a JSON file."""
 
-    def spoil(model: Path, _: Path) -> None:
+    def spoil(model: Path) -> None:
         file = model / name
         content = json.loads(file.read_text()) if file.exists() else {}
         file.write_text(json.dumps({**content, **changes}))
@@ -69,12 +70,12 @@ def edited(name: str, **changes: Any) -> Callable[[Path, Path], object]:
     return spoil
 
 
-def remote(name: str, **changes: Any) -> Callable[[Path, Path], object]:
+def remote(name: str, **changes: Any) -> Damage:
     """An `auto_map` in a JSON file, and the module that it names."""
 
-    def spoil(model: Path, marker: Path) -> None:
+    def spoil(model: Path) -> None:
         classes = "".join(f"class {part}: pass\n" for part in ("Config", "Model", "Processor", "Tokenizer", "Images"))
-        (model / "evil.py").write_text(CODE.format(marker=str(marker)) + classes)
+        (model / "evil.py").write_text(CODE.format(marker=str(model.with_name("marker"))) + classes)
         auto = {
             "AutoConfig": "evil.Config",
             "AutoModelForCausalLM": "evil.Model",
@@ -83,52 +84,27 @@ def remote(name: str, **changes: Any) -> Callable[[Path, Path], object]:
             "AutoImageProcessor": "evil.Images",
             "AutoTokenizer": ["evil.Tokenizer", "evil.Tokenizer"],
         }
-        edited(name, auto_map=auto, **changes)(model, marker)
+        edited(name, auto_map=auto, **changes)(model)
 
     return spoil
 
 
-def holds(name: str, content: bytes) -> Callable[[Path, Path], object]:
-    return lambda model, _: (model / name).write_bytes(content)
-
-
-def cut(name: str, share: float = 0.5) -> Callable[[Path, Path], object]:
-    return lambda model, _: os.truncate(model / name, int((model / name).stat().st_size * share))
-
-
-def gone(name: str) -> Callable[[Path, Path], object]:
-    return lambda model, _: (model / name).unlink()
-
-
-def flip(name: str, at: int) -> Callable[[Path, Path], object]:
-    def spoil(model: Path, _: Path) -> None:
-        data = bytearray((model / name).read_bytes())
-        data[at] ^= 16
-        (model / name).write_bytes(bytes(data))
-
-    return spoil
-
-
-def pickled(model: Path, marker: Path) -> None:
+def pickled(model: Path) -> None:
     """Weights as a pickle that runs a command."""
     (model / "model.safetensors").unlink()
-    (model / "pytorch_model.bin").write_bytes(pickle.dumps({"model.embed_tokens.weight": Evil(marker)}, protocol=2))
+    (model / "pytorch_model.bin").write_bytes(pickle.dumps({"model.embed_tokens.weight": Evil(model)}, protocol=2))
 
 
-def pickled_beside(model: Path, marker: Path) -> None:
+def pickled_beside(model: Path) -> None:
     for name in ("pytorch_model.bin", "optimizer.pt", "training_args.bin"):
-        (model / name).write_bytes(pickle.dumps(Evil(marker), protocol=2))
+        (model / name).write_bytes(pickle.dumps(Evil(model), protocol=2))
 
 
-def template(text: str) -> Callable[[Path, Path], object]:
-    return holds("chat_template.jinja", text.encode())
+def template(text: str) -> Damage:
+    return holds("chat_template.jinja", text)
 
 
-def with_sizes(**sizes: int) -> Callable[[Path, Path], object]:
-    return edited("config.json", **sizes)
-
-
-def weights_of_nan(model: Path, _: Path) -> None:
+def weights_of_nan(model: Path) -> None:
     """Every weight of the largest tensor NaN; the header stays."""
     data = bytearray((model / "model.safetensors").read_bytes())
     start = 8 + int.from_bytes(data[:8], "little")
@@ -136,20 +112,16 @@ def weights_of_nan(model: Path, _: Path) -> None:
     (model / "model.safetensors").write_bytes(bytes(data))
 
 
-def header_of(length: int) -> Callable[[Path, Path], object]:
-    return lambda model, _: (model / "model.safetensors").write_bytes(length.to_bytes(8, "little") + b"{}")
+def header_of(length: int) -> Damage:
+    return lambda model: (model / "model.safetensors").write_bytes(length.to_bytes(8, "little") + b"{}")
 
 
 LOOP = "{% for a in range(99999) %}" * 3 + "{% endfor %}" * 3
 VISUAL = "qwen2.5-vl"
 MODELS: dict[str, Callable[[Lab], Verdict]] = {
-    "auto_map in config.json": spoiled(remote("config.json"), may_train=True),
-    "auto_map in config.json of an unknown type": spoiled(remote("config.json", model_type="evil")),
-    "auto_map in tokenizer_config.json": spoiled(remote("tokenizer_config.json"), may_train=True),
     "auto_map and class in tokenizer_config.json": spoiled(
         remote("tokenizer_config.json", tokenizer_class="Evil"), may_train=True
     ),
-    "auto_map in processor_config.json": spoiled(remote("processor_config.json"), VISUAL, may_train=True),
     "auto_map and class in processor_config.json": spoiled(
         remote("processor_config.json", processor_class="Processor"), VISUAL, may_train=True
     ),
@@ -166,10 +138,8 @@ MODELS: dict[str, Callable[[Lab], Verdict]] = {
         remote("processor_config.json", processor_class="Processor"), VISUAL, may_train=True, command="eval"
     ),
     "eval, auto_map in tokenizer_config.json": spoiled(remote("tokenizer_config.json"), may_train=True, command="eval"),
-    "pickled weights": spoiled(pickled),
     "eval, pickled weights": spoiled(pickled, command="eval"),
     "pickles beside the weights": spoiled(pickled_beside, may_train=True),
-    "tokenizer.json cut": spoiled(cut("tokenizer.json")),
     "tokenizer.json empty": spoiled(cut("tokenizer.json", 0)),
     "tokenizer.json is a list": spoiled(holds("tokenizer.json", b"[]")),
     "tokenizer.json gone": spoiled(gone("tokenizer.json")),
@@ -178,18 +148,14 @@ MODELS: dict[str, Callable[[Lab], Verdict]] = {
     "config.json cut": spoiled(cut("config.json")),
     "config.json is a list": spoiled(holds("config.json", b"[]")),
     "config.json gone": spoiled(gone("config.json")),
-    "config.json of 3,000 levels": spoiled(holds("config.json", b'{"a":' * 3000 + b"1" + b"}" * 3000)),
     "config.json with sizes of text": spoiled(edited("config.json", hidden_size="large")),
-    "config.json with huge sizes": spoiled(with_sizes(hidden_size=1 << 20, intermediate_size=1 << 22)),
-    "config.json with a million layers": spoiled(with_sizes(num_hidden_layers=1_000_000)),
-    "config.json with another size": spoiled(with_sizes(intermediate_size=7)),
-    "config.json with no heads": spoiled(with_sizes(num_attention_heads=0)),
-    "config.json with a huge vocabulary": spoiled(with_sizes(vocab_size=1 << 40)),
-    "weights cut": spoiled(cut("model.safetensors")),
+    "config.json with huge sizes": spoiled(edited("config.json", hidden_size=1 << 20, intermediate_size=1 << 22)),
+    "config.json with a million layers": spoiled(edited("config.json", num_hidden_layers=1_000_000)),
+    "config.json with another size": spoiled(edited("config.json", intermediate_size=7)),
+    "config.json with no heads": spoiled(edited("config.json", num_attention_heads=0)),
+    "config.json with a huge vocabulary": spoiled(edited("config.json", vocab_size=1 << 40)),
     "weights empty": spoiled(cut("model.safetensors", 0)),
-    "weights gone": spoiled(gone("model.safetensors")),
     "weights of NaN": spoiled(weights_of_nan),
-    "a bit of the header of weights": spoiled(flip("model.safetensors", 60)),
     "a bit of the header's length": spoiled(flip("model.safetensors", 2)),
     "a header of 2^60 bytes": spoiled(header_of(1 << 60)),
     "weights of text": spoiled(holds("model.safetensors", b"no weights")),
@@ -209,9 +175,9 @@ MODELS: dict[str, Callable[[Lab], Verdict]] = {
     "a template that says nothing": spoiled(template("")),
     "generation_config.json is a list": spoiled(holds("generation_config.json", b"[]")),
     "a preprocessor of text": spoiled(holds("preprocessor_config.json", b"no JSON"), VISUAL, may_train=True),
-    "a folder of nothing": spoiled(lambda model, _: [file.unlink() for file in model.iterdir()]),
+    "a folder of nothing": spoiled(lambda model: [file.unlink() for file in model.iterdir()]),
     "config.json is a FIFO": spoiled(
-        lambda model, _: [(model / "config.json").unlink(), os.mkfifo(model / "config.json")]
+        lambda model: [(model / "config.json").unlink(), os.mkfifo(model / "config.json")]
     ),
 }
 DRILLS = drills("models", MODELS.items())

@@ -1,47 +1,30 @@
-"""Pictures that are damaged or meant to hurt: decoded or refused in a sentence, in bounded seconds and memory."""
+"""Pictures that are meant to hurt: decoded or refused in a sentence, in bounded seconds and memory."""
 
 from __future__ import annotations
 
-import io
-import random
 import struct
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from PIL import Image
 
 from tests.drills.lab import Lab, Verdict, drills, problem
+from tests.families.test_images import chunk, encoded, progressive
 
 CPU_SECONDS = 5.0
 
 
 def saved(kind: str, size: tuple[int, int] = (64, 48), mode: str = "RGB", **options: object) -> bytes:
-    file = io.BytesIO()
-    picture = Image.radial_gradient("L").resize(size).convert(mode)
-    picture.save(file, kind, **options)
-    return file.getvalue()
+    return encoded(Image.radial_gradient("L").resize(size).convert(mode), kind, **options)
 
 
 def frames(kind: str, count: int = 300) -> bytes:
     return saved(kind, save_all=True, append_images=[Image.new("RGB", (64, 48), (n % 256, 3, 9)) for n in range(count)])
 
 
-def scans(count: int, side: int = 2000) -> bytes:
-    """A progressive JPEG whose last scan comes again and again."""
-    file = io.BytesIO()
-    Image.new("RGB", (side, side), (9, 9, 9)).save(file, "JPEG", progressive=True)
-    data = file.getvalue()
-    last = data.rindex(b"\xff\xda")
-    return data[:last] + data[last:-2] * count + data[-2:]
-
-
 def behind(data: bytes, at: int, more: bytes) -> bytes:
     return data[:at] + more + data[at:]
-
-
-def chunk(kind: bytes, data: bytes) -> bytes:
-    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
 
 def png(more: bytes = b"", size: tuple[int, int] = (64, 48), data: bytes | None = None) -> bytes:
@@ -64,10 +47,10 @@ def tiles(count: int, width: int, height: int) -> bytes:
 
 ZEROS = zlib.compress(bytes(100_000_000), 9)
 WORK: dict[str, Callable[[], bytes]] = {
-    "JPEG, 3,000 scans": lambda: scans(3000),
-    "JPEG, 30,000 scans": lambda: scans(30_000),
-    "JPEG, 64 million pixels and 30 scans": lambda: scans(20, 8000),
-    "JPEG, 64 million pixels and 300 scans": lambda: scans(300, 8000),
+    "JPEG, 3,000 scans": lambda: progressive(3000, 2000),
+    "JPEG, 30,000 scans": lambda: progressive(30_000, 2000),
+    "JPEG, 64 million pixels and 30 scans": lambda: progressive(30, 8000),
+    "JPEG, 64 million pixels and 300 scans": lambda: progressive(300, 8000),
     "JPEG, 60,000 comments": lambda: behind(saved("JPEG"), 2, b"\xff\xfe\0\2" * 60_000),
     "JPEG, 5 million comments": lambda: behind(saved("JPEG"), 2, b"\xff\xfe\0\2" * 5_000_000),
     "JPEG, 20 MB of fill bytes": lambda: behind(saved("JPEG"), 2, b"\xff" * 20_000_000),
@@ -104,23 +87,6 @@ WORK: dict[str, Callable[[], bytes]] = {
 }
 
 
-def damaged() -> Iterator[tuple[str, Callable[[], bytes]]]:
-    """Each format cut in the middle and at its end, and with bytes turned."""
-    for kind in ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "JPEG2000", "AVIF"):
-        yield f"{kind}, half of it", lambda kind=kind: (data := saved(kind))[: len(data) // 2]
-        yield f"{kind}, less its last byte", lambda kind=kind: saved(kind)[:-1]
-        yield f"{kind}, its head alone", lambda kind=kind: saved(kind)[:12]
-        for seed in (0, 1):
-
-            def turned(kind: str = kind, seed: int = seed) -> bytes:
-                data, rng = bytearray(saved(kind)), random.Random(seed)
-                for _ in range(8):
-                    data[rng.randrange(4, len(data))] ^= 1 << rng.randrange(8)
-                return bytes(data)
-
-            yield f"{kind}, bits turned, {seed}", turned
-
-
 def decoded(make: Callable[[], bytes]) -> Callable[[Lab], Verdict]:
     """Load it as training and as relations of places do; any sentence is an answer, and so is a picture."""
 
@@ -152,4 +118,4 @@ def decoded(make: Callable[[], bytes]) -> Callable[[Lab], Verdict]:
     return body
 
 
-DRILLS = drills("pictures", ((name, decoded(make)) for name, make in [*WORK.items(), *damaged()]))
+DRILLS = drills("pictures", ((name, decoded(make)) for name, make in WORK.items()))

@@ -134,7 +134,9 @@ def test_a_config_without_bottom_is_one_sentence(checkpoint):
         adapter_for(checkpoint)
 
 
-@pytest.mark.parametrize("code", ["raise SystemExit", "class A(:", "1 / 0", "import no_such_module"])
+@pytest.mark.parametrize(
+    "code", ["raise SystemExit", "class A(:", "1 / 0", "import no_such_module", "def f(): f()\nf()"]
+)
 def test_an_adapter_module_that_fails_is_one_sentence(checkpoint, code, tmp_path, monkeypatch):
     (tmp_path / "broken_adapter.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)

@@ -302,7 +302,10 @@ def test_a_truncated_or_corrupt_file_is_refused() -> None:
         refused(data)
 
 
-@given(st.sampled_from(["PNG", "JPEG", "GIF", "TIFF", "WEBP", "BMP"]), st.randoms(use_true_random=False))
+@given(
+    st.sampled_from(["PNG", "JPEG", "GIF", "TIFF", "WEBP", "BMP", "PPM", "JPEG2000", "AVIF"]),
+    st.randoms(use_true_random=False),
+)
 @settings(max_examples=150, deadline=None)
 def test_no_damage_escapes_as_another_error(kind: str, random: object) -> None:
     data = bytearray(encoded(photo(), kind))
