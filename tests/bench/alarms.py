@@ -10,17 +10,12 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 from mmcorl.report.table import Table, cells, markdown
 from mmcorl.run.diagnosis import Watch
-from mmcorl.run.folder import read_jsonl
-from mmcorl.run.metrics import answer_diversity
 from mmcorl.run.reader import read_run
 
 GAIN = 0.02
@@ -31,7 +26,7 @@ def row(path: Path) -> dict[str, object]:
     run = read_run(path)
     ends = [run.accuracy(name, agent) for name in run.sets for agent in run.agents]
     starts, finals = ([value for one in ends if (value := getattr(one, at)) is not None] for at in ("start", "end"))
-    watch = Watch("warn", _with_diversity(run.metrics, path), run.supervision, run.validation)
+    watch = Watch("warn", run.metrics, run.supervision, run.validation)
     return {
         "run": "/".join(path.parts[-3:]),
         "rewards": run.supervision,
@@ -42,24 +37,6 @@ def row(path: Path) -> dict[str, object]:
         "alarms": [{"step": one.step, "kind": one.kind, "agent": one.agent} for one in watch.alarms if one.collapse],
         "diagnosis": [asdict(finding) for finding in watch.findings],
     }
-
-
-def _with_diversity(metrics: Sequence[Mapping[str, Any]], path: Path) -> Sequence[Mapping[str, Any]]:
-    """Lines of metrics.jsonl with the answer diversity that earlier versions did not write."""
-    if all("answer_diversity" in agent for line in metrics for agent in line["agents"].values()):
-        return metrics
-    votes: dict[tuple[int, str], list[Any]] = defaultdict(list)
-    for line in read_jsonl(path / "votes.jsonl")[0]:
-        for name, said in line["agents"].items():
-            votes[line["step"], name].append(said["votes"])
-
-    def known(step: int, name: str) -> dict[str, float | None]:
-        return {"answer_diversity": answer_diversity(votes[step, name])}
-
-    return [
-        {**line, "agents": {name: numbers | known(line["step"], name) for name, numbers in line["agents"].items()}}
-        for line in metrics
-    ]
 
 
 def main() -> None:

@@ -223,7 +223,7 @@ class Range:
         """Wait for the end."""
         return Ended(process.wait(300), (self.folder / "output").read_text(errors="replace"))
 
-    def left(self, patience: float = 8.0) -> list[str]:
+    def left(self, patience: float = 30.0) -> list[str]:
         """Processes of the run that are still there after a while: those that live in our folder."""
         deadline = time.monotonic() + patience
         while True:

@@ -114,13 +114,14 @@ DAMAGED = r"""
 """
 
 
-def test_a_flipped_bit_of_a_commit_is_noticed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("bits", [1, pytest.param(8, marks=pytest.mark.slow)])
+def test_a_flipped_bit_of_a_commit_is_noticed(bits: int, tmp_path: Path) -> None:
     made = checkpoints.commit(tmp_path, 4, write, {"metrics.jsonl": (12, "a")}, {"validation": 1}, changed=["a.py"])
     file = made.path / "COMMIT"
     whole = file.read_bytes()
-    for place in range(len(whole)):
+    for place in range(bits * len(whole)):
         data = bytearray(whole)
-        data[place] ^= 1 << place % 8  # all of them: tests/drills
+        data[place // bits] ^= 1 << place % 8
         file.write_bytes(data)
         with pytest.raises(checkpoints.DamagedError):
             checkpoints.read(made.path)
