@@ -13,6 +13,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -77,27 +78,47 @@ def family(pid: int) -> list[psutil.Process]:
 
 
 class Reaper:
-    """The run's end of the pipe to the reaper."""
+    """The run's end of the pipe to the reaper, which is started again if it is killed."""
 
     def __init__(self) -> None:
+        self._lock, self._closed = threading.Lock(), False
+        self._start()
+        threading.Thread(target=self._start_again, name="reaper", daemon=True).start()
+
+    def _start(self) -> None:
         self._process = subprocess.Popen(
             itself("mmcorl.launch.process_monitor"),
             stdin=subprocess.PIPE,
             text=True,
             start_new_session=True,
         )
-        self.update()
+        self._register()
+
+    def _start_again(self) -> None:
+        while True:
+            self._process.wait()
+            with self._lock:
+                if self._closed:
+                    return
+                self._start()
+
+    def _register(self) -> None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # Of a reaper that has just been killed; the next is told as well.
+            for process in family(os.getpid())[1:]:
+                if process.pid != self._process.pid:
+                    self._process.stdin.write(f"{process.pid}\n")
+            self._process.stdin.flush()
 
     def update(self) -> None:
         """Register all processes that this one has started so far."""
-        assert self._process.stdin is not None
-        for process in family(os.getpid())[1:]:
-            if process.pid != self._process.pid:
-                self._process.stdin.write(f"{process.pid}\n")
-        self._process.stdin.flush()
+        with self._lock:
+            self._register()
 
     def close(self) -> None:
         """Close the pipe and wait until everything registered has ended."""
+        with self._lock:
+            self._closed = True
         self._process.communicate()
 
 
