@@ -93,6 +93,7 @@ def _dies(mark: str, driver: bool = False) -> Callable[[subprocess.Popen[str], P
         _mark()
         victim.kill()
         if driver:
+            time.sleep(2)  # in which another reaper is started
             process.kill()
 
     return outside
