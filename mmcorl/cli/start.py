@@ -161,7 +161,10 @@ def _guess(data: str | None) -> Guess | None:
     rest = f"; not used: {', '.join(map(repr, found.unused))}" if found.unused else ""
     _say("data", f"{found.rows:,} rows; guessed {taken or 'nothing'}{rest}")
     if "question" not in found.columns:
-        _say("data", "no column looks like a question: write its name at data.train.columns.question")
+        way = "write its name at data.train.columns.question"
+        if found.images and not found.unused:
+            way = 'pictures alone ask nothing: give JSON Lines of {"image": "FILE", "question": "..."} as --data'
+        _say("data", f"no column looks like a question: {way}")
     return found
 
 

@@ -85,6 +85,7 @@ def train(run: TrainArguments, progress: Progress, output: Output) -> int:
     else:
         if not progress.quiet:
             print(_about(config, run_dir), file=sys.stderr, flush=True)
+        _require(config)
         with waiting("loading torch and transformers", quiet=progress.quiet):
             from mmcorl.training import train as train_config
         suite: Any = None
@@ -105,6 +106,20 @@ def train(run: TrainArguments, progress: Progress, output: Output) -> int:
         page = (run_dir / "report.html").resolve().as_uri()
         print(f"report: {page}\nlook: mmcorl view {run_dir}\nweights: {run_dir / 'final'}")
     return 0
+
+
+def _require(config: settings.Config) -> None:
+    """Refuse a run whose packages or GPU are not here before seconds are spent on importing torch."""
+    from mmcorl.run.trackers import require_trackers
+    from mmcorl.system import needed
+
+    if config.engine.kind == "vllm":
+        needed.require_vllm()
+    if config.launcher == "ray":
+        needed.require_ray()
+    else:
+        needed.require_gpu(config.device)
+    require_trackers(config.logging.trackers)
 
 
 def _onward(run_dir: Path) -> str:

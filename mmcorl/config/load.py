@@ -102,6 +102,10 @@ def resolve(
 
     In names of settings `__` stands for the dot: `optimizer__lr`.
     """
+    for key, value in overrides.items():
+        if callable(value):
+            name = getattr(value, "__name__", type(value).__name__)
+            raise UserError(f"{key} is a function, and a run keeps its file: name it as text, {key}='file.py:{name}'")
     lines = [f"{key.replace('__', '.')}={json.dumps(value, default=str)}" for key, value in overrides.items()]
     if isinstance(config, str | Path):
         return load(config, lines, method)

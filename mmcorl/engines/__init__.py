@@ -78,10 +78,11 @@ def transformers(request: EngineRequest) -> Engine:
 
 
 def _require_vllm(temperature: float) -> None:
-    from mmcorl.engines.vllm_setup import require_installed, require_temperature
+    from mmcorl.engines.vllm_setup import require_temperature
+    from mmcorl.system.needed import require_vllm
 
     require_temperature(temperature)
-    require_installed()
+    require_vllm()
 
 
 @ENGINES.add(

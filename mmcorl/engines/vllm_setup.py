@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import importlib.util
 import os
 import random
-import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -18,6 +16,7 @@ import torch
 import patches
 from mmcorl.errors import UserError
 from mmcorl.system.install_hints import install_vllm
+from mmcorl.system.needed import require_vllm
 
 if TYPE_CHECKING:
     from vllm import LLM
@@ -40,19 +39,6 @@ def require_temperature(temperature: float) -> None:
     if temperature > MAX_TEMPERATURE:
         raise UserError(
             f"the temperature is {temperature:g}, but vLLM takes {MAX_TEMPERATURE:g} at most: lower it, or use "
-            "engine.kind=transformers"
-        )
-
-
-def require_installed() -> None:
-    """Raise UserError where vLLM is not installed; does not import it, which takes seconds."""
-    try:
-        installed = importlib.util.find_spec("vllm") is not None
-    except ValueError:  # imported already, or hidden, by a module without a spec
-        installed = sys.modules["vllm"] is not None
-    if not installed:
-        raise UserError(
-            f"engine.kind is 'vllm', which is not installed: {install_vllm(torch.cuda.is_available())}, or use "
             "engine.kind=transformers"
         )
 
@@ -138,7 +124,7 @@ def fp32_head(config: Any) -> dict[str, Any]:
 
 def prepare(device: torch.device) -> None:
     """Import vLLM as this process needs it. Raises UserError where it is missing or built for other hardware."""
-    require_installed()
+    require_vllm()
     patches.apply(*patches.BEFORE_VLLM)
     # Read when an engine is made: the engine core in this process, no binding of threads, few messages.
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"

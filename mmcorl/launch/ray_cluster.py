@@ -16,7 +16,7 @@ import psutil
 from mmcorl.config import Config
 from mmcorl.errors import RunError, UserError
 from mmcorl.launch.process_monitor import Reaper
-from mmcorl.system.install_hints import install
+from mmcorl.system import needed
 
 FORWARDED = (
     *("MMCORL_", "HF_", "TRANSFORMERS_", "TOKENIZERS_", "TORCH", "PYTORCH_", "VLLM_", "DS_", "NCCL_", "GLOO_", "CUDA_"),
@@ -49,12 +49,9 @@ def require_ray(address: str | None) -> Any:
         os.environ["RAY_AUTH_MODE"] = "token"
         # Off Linux it keeps Ray on loopback by default, and with this here.
         os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
-    try:
-        import ray
-    except ImportError as error:
-        raise UserError(
-            f"launcher is 'ray' but the package ray is not installed: {install('ray')}, or use launcher=local"
-        ) from error
+    needed.require_ray()
+    import ray
+
     return ray
 
 

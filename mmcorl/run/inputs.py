@@ -33,10 +33,13 @@ from mmcorl.run.evaluation import HeldOut
 from mmcorl.run.probes import LOOKED_AT, TRAIN, named_probes, probe_prompts
 from mmcorl.run.progress import task, waiting
 from mmcorl.sandbox.process import open_sandbox
+from mmcorl.share.private import hub_id
+from mmcorl.share.target import unreachable
 from mmcorl.system.version import __version__
 from mmcorl.tools.zoo import parse, resolve, to_make
 from mmcorl.types import Prompt, twins
 from model_adapters.base import require_options
+from model_adapters.errors import AdapterError
 from model_adapters.images import ImageError, load_image
 from model_adapters.loading import read_pretrained
 
@@ -165,8 +168,13 @@ def open_encoders(config: Config, quiet: bool) -> list[PromptEncoder]:
     for agent in sorted(config.agents, key=lambda agent: parse(agent.model) is not None):
         place = f"{made.index(agent.model) + 1} of {len(made)}" if agent.model in made else ""
         path = resolve(agent.model, quiet=quiet, place=place)
-        with waiting(f"loading the processor of {agent.name}", quiet=quiet):
-            encoders[agent.name] = PromptEncoder(config, agent, path)
+        if hub_id(agent.model):
+            unreachable()  # If so, its client does not try each file for half a minute.
+        try:
+            with waiting(f"loading the processor of {agent.name}", quiet=quiet):
+                encoders[agent.name] = PromptEncoder(config, agent, path)
+        except AdapterError as error:
+            raise UserError(f"agent {agent.name!r}: {error}") from error
     chosen = [encoders[agent.name] for agent in config.agents]
     require_options(chosen[0].vision, [encoder.adapter for encoder in chosen])
     for encoder in chosen if config.engine.tensor_parallel > 1 else ():

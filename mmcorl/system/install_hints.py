@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 
 def install(extra: str) -> str:
     """The command that installs an extra of this package."""
     found = _distribution()
-    origin = json.loads(found.read_text("direct_url.json") or "{}") if found else {}
-    return _command(_pip(found), f"mmcorl[{extra}]", origin)
+    return _command(_pip(found), f"mmcorl[{extra}]")
 
 
 def install_vllm(gpu: bool) -> str:
@@ -37,13 +34,9 @@ def _pip(found: metadata.Distribution | None) -> str:
     return "uv pip" if by == "uv" else "pip"
 
 
-def _command(pip: str, what: str, origin: dict[str, Any], root: Path = Path(__file__).parents[2]) -> str:
+def _command(pip: str, what: str, root: Path = Path(__file__).parents[2]) -> str:
     if (root / "pyproject.toml").is_file():
         place = "." if root == Path.cwd() else root
         return f"{pip} install -e '{place}{what.removeprefix('mmcorl')}'"
-    if "url" not in origin:
-        return f"{pip} install '{what}'"
-    # PEP 610: a wheel, a folder or a repository instead of the index, where mmcorl may be another version or absent.
-    vcs = origin.get("vcs_info", {})
-    at = f"{vcs['vcs']}+{origin['url']}@{vcs['commit_id']}" if vcs else origin["url"]
-    return f"{pip} install '{what} @ {at}'"
+    # What is installed counts, also from a wheel or a repository; only its extra is fetched.
+    return f"{pip} install '{what}'"

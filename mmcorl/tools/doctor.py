@@ -12,13 +12,14 @@ import os
 import platform
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from huggingface_hub import constants
 
 import patches
 from mmcorl.algo.finite import NotFiniteError
@@ -276,9 +277,9 @@ def _models(
     errors = (UserError, RunError, AdapterError, OSError)  # The model may not be here, and the hub not be reached.
     sized: list[PromptEncoder] = []
     failed: dict[str, list[str]] = {}
-    there = list(dict.fromkeys(agent.model for agent in config.agents if hub_id(agent.model)))
-    if there and (why := unreachable()):
-        yield Finding("note", "hub", f"it cannot be reached ({why}), so {', '.join(there)} must be in its cache")
+    on_hub = list(dict.fromkeys(agent.model for agent in config.agents if hub_id(agent.model)))
+    if on_hub and (why := unreachable()):
+        yield Finding("note", "hub", f"it cannot be reached ({why}), so {', '.join(on_hub)} must be in its cache")
     with tempfile.TemporaryDirectory() as folder:
         for agent in config.agents:
             try:
@@ -292,7 +293,11 @@ def _models(
                     if agent.model in HUB:
                         sized.append(PromptEncoder(config, agent, str(build(agent.model, Path(folder) / agent.name))))
         for fault, names in failed.items():
-            yield Finding("problem", "models", f"{', '.join(names)}: {fault}")
+            # Where another GPU is named, it is its machine that has to reach the hub.
+            known = constants.HF_HUB_OFFLINE and {agent.model for agent in config.agents if agent.name in names} <= {
+                *HUB
+            }
+            yield Finding("note" if named and known else "problem", "models", f"{', '.join(names)}: {fault}")
         for reader in sized:
             if reader not in found.readers:
                 yield Finding(
@@ -398,11 +403,21 @@ def examine(config: Config, *, quiet: bool = False, asked: CostOptions | None = 
     asked = asked or CostOptions()
     found = _Found()
     problems = False
+    elsewhere = asked.gpu is not None and known_gpu(asked.gpu) is not None and not torch.cuda.is_available()
     cheap = (protocol(config), packages(config), sandbox(config))
     for finding in itertools.chain(*cheap, _needed(config, quiet, found, asked)):
+        if elsewhere and finding.what == "packages" and finding.level == "problem":
+            finding = replace(
+                finding, level="note", sentence=f"on this machine, which has no {asked.gpu}: {finding.sentence}"
+            )
         problems |= finding.level == "problem"
         yield finding
     yield from _estimated(config, found, asked)
+    if elsewhere and not problems:
+        yield Finding(
+            "note", "engines", f"not compared with the trainers, as no {asked.gpu} is here: run doctor where it is"
+        )
+        return
     if problems:
         yield Finding("note", "engines", "not compared with the trainers before the problems above are solved")
         return

