@@ -47,18 +47,12 @@ def tiles(count: int, width: int, height: int) -> bytes:
 
 ZEROS = zlib.compress(bytes(100_000_000), 9)
 WORK: dict[str, Callable[[], bytes]] = {
-    "JPEG, 3,000 scans": lambda: progressive(3000, 2000),
     "JPEG, 30,000 scans": lambda: progressive(30_000, 2000),
     "JPEG, 64 million pixels and 30 scans": lambda: progressive(30, 8000),
-    "JPEG, 64 million pixels and 300 scans": lambda: progressive(300, 8000),
-    "JPEG, 60,000 comments": lambda: behind(saved("JPEG"), 2, b"\xff\xfe\0\2" * 60_000),
     "JPEG, 5 million comments": lambda: behind(saved("JPEG"), 2, b"\xff\xfe\0\2" * 5_000_000),
     "JPEG, 20 MB of fill bytes": lambda: behind(saved("JPEG"), 2, b"\xff" * 20_000_000),
     "JPEG, fill bytes in the scan": lambda: behind(saved("JPEG"), -2, b"\xff" * 20_000_000 + b"\0"),
     "JPEG, 20 MB of nothing between markers": lambda: behind(saved("JPEG"), 2, bytes(20_000_000)),
-    "JPEG, markers of scans in a comment": lambda: behind(
-        saved("JPEG"), 2, b"\xff\xfe\xff\xfe" + b"\xff\xda\0\2" * 16_383
-    ),
     "JPEG that says 65,535 x 65,535": lambda: saved("JPEG").replace(struct.pack(">HH", 48, 64), b"\xff" * 4, 1),
     "JPEG in arithmetic code": lambda: saved("JPEG").replace(b"\xff\xc0", b"\xff\xc9", 1),
     "JPEG without its tables": lambda: saved("JPEG").replace(b"\xff\xc4", b"\xff\xfe"),
@@ -66,11 +60,9 @@ WORK: dict[str, Callable[[], bytes]] = {
     "PNG, 100,000 chunks": lambda: png(chunk(b"abCd", b"") * 100_000),
     "PNG, 100,000 texts": lambda: png(chunk(b"tEXt", b"k\0v") * 100_000),
     "PNG, 100,000 empty pieces of pixels": lambda: png(chunk(b"IDAT", b"") * 100_000),
-    "PNG, text of 100 MB": lambda: png(chunk(b"zTXt", b"k\0\0" + ZEROS)),
     "PNG, profile of 100 MB": lambda: png(chunk(b"iCCP", b"k\0\0" + ZEROS)),
     "PNG, international text of 100 MB": lambda: png(chunk(b"iTXt", b"k\0\1\0\0\0" + ZEROS)),
     "PNG, 100 MB behind the pixels": lambda: png(data=ZEROS),
-    "PNG of 2^31 pixels": lambda: png(size=(2**16, 2**15)),
     "PNG without height": lambda: png(size=(64, 0)),
     "PNG of 60,000 frames": lambda: png(chunk(b"acTL", struct.pack(">II", 60_000, 0))),
     "TIFF, 250,000 tiles": lambda: tiles(250_000, 500, 500),

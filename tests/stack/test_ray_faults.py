@@ -171,6 +171,7 @@ DRILLS = (
         "the reaper and the driver are killed",
         outside=_dies("mmcorl.launch.process_monitor", driver=True),
         code=-signal.SIGKILL,
+        deadline=120,  # Processes of Ray's own outlive both by more than a minute.
     ),
     Drill(
         "the newest checkpoint is damaged",
@@ -224,7 +225,7 @@ class Range:
         """Wait for the end."""
         return Ended(process.wait(300), (self.folder / "output").read_text(errors="replace"))
 
-    def left(self, patience: float = 30.0) -> list[str]:
+    def left(self, patience: float = 8.0) -> list[str]:
         """Processes of the run that are still there after a while: those that live in our folder."""
         deadline = time.monotonic() + patience
         while True:
@@ -246,7 +247,7 @@ class Range:
             _mark()
         if drill.outside:
             drill.outside(process, run)
-        ended, left, now = self.finish(process), self.left(), time.time()
+        ended, left, now = self.finish(process), self.left(8 + drill.deadline), time.time()
         if drill.after:
             drill.after(run)
         if not self.mark.exists():
