@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from mmcorl.cli.main import main
 from mmcorl.errors import UserError
 from mmcorl.tools import grid, sweep
 from mmcorl.tools.pace import Pace
@@ -48,11 +47,6 @@ def test_points_are_all_combinations_and_are_called_by_what_differs() -> None:
 def test_grids_that_are_refused(given: list[str], sentence: str) -> None:
     with pytest.raises(UserError, match=re.escape(sentence)):
         grid.points(given)
-
-
-def test_values_with_spaces_between_are_answered_with_the_form_that_works(capsys) -> None:
-    assert main(["sweep", str(QUICKSTART), "--grid", "optimizer.lr=1e-5", "3e-5", "1e-4"]) == 2
-    assert "join the values by commas, --grid optimizer.lr=1e-5,3e-5,1e-4" in capsys.readouterr().err
 
 
 def test_runs_of_a_grid_are_planned(tmp_path: Path) -> None:
