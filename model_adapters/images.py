@@ -160,6 +160,10 @@ def _formats() -> tuple[str, ...]:
 
 
 def _open(stream: Any, name: str, max_pixels: int) -> Image.Image:
+    start = stream.tell()
+    if stream.read(2) in (b"P1", b"P2", b"P3"):  # Pillow's time for their comments is quadratic
+        raise ImageError(f"{name} is a plain (ASCII) PBM, PGM or PPM, which takes long to read; save it as PNG.")
+    stream.seek(start)
     scans = _scans(stream, name)
     image = _header(stream, name, max_pixels)
     _check_shape(image, name, max_pixels)

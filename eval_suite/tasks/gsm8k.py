@@ -84,7 +84,7 @@ def _behind_five(row: Row, name: str, before: str = "", **turns: Any) -> Item:
     return replace(
         item,
         benchmark=name,
-        question=before + _asked(item.question),
+        question=before + _asked(row.text("question")),  # as stored, spaces around it too, as the harness does
         question_for_eval=item.question,  # a judge needs no examples
         reading="last_number",
         stops=(_BEGIN,),

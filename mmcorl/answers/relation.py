@@ -25,9 +25,9 @@ _ROUNDING = 1e-6
 """By which a similarity may lie outside of 0 to 1, such as a cosine of 1.0000000000000002."""
 
 
-def only_if_equal(a: str, b: str) -> bool:
-    """Whether two answers are the same only as equal texts: outputs of programs, and answers over `LONGEST`."""
-    return max(len(a), len(b)) > LONGEST or is_outputs(a) or is_outputs(b)
+def only_if_equal(a: str, b: str, longest: int = LONGEST) -> bool:
+    """Whether two answers are the same only as equal texts: outputs of programs, and answers over `longest`."""
+    return max(len(a), len(b)) > longest or is_outputs(a) or is_outputs(b)
 
 
 class Relation(ABC):
@@ -93,6 +93,7 @@ class SimilarityRelation(Relation):
         compare: similarity of two answers from 0.0 to 1.0; asked once per pair, the smaller text first.
         threshold: similarity from which two answers are one, above 0 and at most 1.
         bound: at least the similarity, and cheap; pairs below the threshold by it are not compared for a vote.
+        longest: characters of an answer up to which it is looked into; see `LONGEST`.
     """
 
     graded = True
@@ -102,16 +103,17 @@ class SimilarityRelation(Relation):
         compare: Callable[[str, str, Choices], float],
         threshold: float,
         bound: Callable[[str, str], float] | None = None,
+        longest: int = LONGEST,
     ) -> None:
         self._compare, self.threshold = lru_cache(1 << 16)(compare), threshold
-        self._bound = bound
+        self._bound, self._longest = bound, longest
 
     def similarity(self, a: str | None, b: str | None, choices: Choices = None) -> float:
         if a is None or b is None:
             return 0.0
         if a == b:
             return 1.0
-        if only_if_equal(a, b):
+        if only_if_equal(a, b, self._longest):
             return 0.0
         returned = self._compare(min(a, b), max(a, b), tuple(choices) if choices else None)
         return fraction(a, b, returned)
@@ -124,7 +126,7 @@ class SimilarityRelation(Relation):
         texts = sorted(votes)
         near = {text: {text: 1.0} for text in texts}
         for a, b in combinations(texts, 2):
-            if self._bound is not None and max(len(a), len(b)) <= LONGEST and self._bound(a, b) < self.threshold:
+            if self._bound is not None and max(len(a), len(b)) <= self._longest and self._bound(a, b) < self.threshold:
                 continue
             if (alike := self.similarity(a, b, choices)) >= self.threshold:
                 near[a][b] = near[b][a] = alike

@@ -28,7 +28,7 @@ from mmcorl.answers import places, texts
 from mmcorl.answers.equivalence import Equivalence
 from mmcorl.answers.outputs import is_outputs
 from mmcorl.answers.places import Form
-from mmcorl.answers.relation import Choices, PairwiseRelation, Relation, SimilarityRelation, fraction
+from mmcorl.answers.relation import LONGEST, Choices, PairwiseRelation, Relation, SimilarityRelation, fraction
 from mmcorl.answers.strings import string_key
 from mmcorl.errors import RunError, UserError
 from mmcorl.registry import Row, Table, check_call, shown
@@ -49,6 +49,8 @@ class RelationRow(Row):
     thousandths of its sides. None for texts as they are written."""
     bound: Callable[[str, str], float] | None = None
     """Of a similarity that takes long: a cheap number that it never exceeds."""
+    longest: int = LONGEST
+    """Characters of an answer up to which it is looked into; fewer where the time grows with their square."""
     measure: str = "similarity"
     """What a similarity is called in tables and charts."""
 
@@ -115,7 +117,7 @@ def _add(
 _add("exact", "equal texts", texts.same_text)
 _add("text", "equal words, whatever their case, spaces and outer marks", texts.same_words)
 _edits = "readings by edit distance: 1 - edits / length of the longer"
-_add("edit", _edits, texts.edit_similarity, "edit similarity", 0.8)
+_add("edit", _edits, texts.edit_similarity, "edit similarity", 0.8, bound=texts.most_edit_similarity, longest=1 << 12)
 _add("number", "numbers by relative difference, other texts as `text`", texts.closeness, "closeness", 0.95)
 _add("point", "points by distance, a point and a box by lying inside", places.nearness, "nearness", 0.95, form="point")
 _points, _boxes = "sets of points by the nearness of matched ones", "sets of boxes by the overlap of matched ones"
@@ -183,7 +185,7 @@ def _relation(row: RelationRow, threshold: float | None) -> Relation:
         return value
 
     if row.graded:
-        return SimilarityRelation(compare, row.threshold if threshold is None else threshold, row.bound)
+        return SimilarityRelation(compare, row.threshold if threshold is None else threshold, row.bound, row.longest)
     return PairwiseRelation(lambda a, b, choices: compare(a, b, choices) == 1)
 
 

@@ -51,8 +51,17 @@ def edit_similarity(a: str, b: str) -> float:
     """1 - edit distance / length of the longer text, without case and with single spaces (as ANLS of DocVQA counts)."""
     from rapidfuzz.distance import Levenshtein  # only here, so that a machine lent with torch alone can do without
 
-    left, right = (_SPACES.sub(" ", _unwrapped(text)).strip().casefold() for text in (a, b))
-    return Levenshtein.normalized_similarity(left, right)
+    return Levenshtein.normalized_similarity(_read(a), _read(b))
+
+
+def most_edit_similarity(a: str, b: str) -> float:
+    """What the lengths of two texts allow their `edit_similarity` to be."""
+    short, long = sorted((len(_read(a)), len(_read(b))))
+    return 1 - (long - short) / long if long else 1.0
+
+
+def _read(text: str) -> str:
+    return _SPACES.sub(" ", _unwrapped(text)).strip().casefold()
 
 
 def closeness(a: str, b: str) -> float:

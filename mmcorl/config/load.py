@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
 import json
 import re
@@ -16,6 +15,7 @@ from pydantic import BaseModel, ValidationError
 
 from mmcorl.config import methods
 from mmcorl.config.errors import models_in, sentence
+from mmcorl.config.followed import copied, without_followed
 from mmcorl.config.schema import Config, MayChangeOnResume, Section, VisionConfig
 from mmcorl.config.yaml_loader import MOST_BYTES, Loader, complaint
 from mmcorl.errors import UserError
@@ -111,20 +111,21 @@ def resolve(
         return load(config, lines, method)
     if not isinstance(config, Config | Mapping):
         raise UserError(f"the config is of type {type(config).__name__}: give a path, a mapping or a Config")
-    raw = (
-        config.model_dump(mode="json", exclude_unset=True)
-        if isinstance(config, Config)
-        else copy.deepcopy(dict(config))
-    )
+    raw = config.model_dump(mode="json", exclude_unset=True) if isinstance(config, Config) else dict(config)
     return _changed(raw, method, lines)
 
 
 def _changed(raw: dict[str, Any], method: str | None, overrides: Sequence[str]) -> Config:
-    if method is not None:
-        raw = methods.merge(raw, methods.fragment(method))
+    if method is None and not overrides:
+        return parse(raw)
+    return parse(_laid_over(without_followed(raw, _laid_over(raw, method, overrides)), method, overrides))
+
+
+def _laid_over(raw: Mapping[str, Any], method: str | None, overrides: Sequence[str]) -> dict[str, Any]:
+    changed: dict[str, Any] = copied(methods.merge(raw, methods.fragment(method) if method is not None else {}))
     for text in overrides:
-        override(raw, text)
-    return parse(raw)
+        override(changed, text)
+    return changed
 
 
 def parse(raw: dict[str, Any], kept: bool = False) -> Config:

@@ -15,9 +15,9 @@ AGREED = 0.8
 """Agreement before the first step from which agents have little to teach each other."""
 ROWS = 20
 """Prompts that tell it."""
-STILL = 1e-5
-"""Distance of the weights from where they began, as a share of their norm, below which nothing was learned. A learning
-rate of 1e-6 takes weights of 0.02 five times as far in one step."""
+STILL = 1e-6
+"""Distance of the weights from where they began, as a share of their norm, below which nothing was learned. The
+smallest learning rate of a published recipe, 5e-7, takes them 12 times as far in 11 steps; 1e-9 ends at 3e-8."""
 
 
 @dataclass(frozen=True)

@@ -192,6 +192,8 @@ class Handler(BaseHTTPRequestHandler):
         except Exception as error:  # whatever stands in the files of a folder
             told = f"what is asked for cannot be read: its files are not those of a run ({type(error).__name__})"
             self._send({"error": told}, HTTPStatus.INTERNAL_SERVER_ERROR)
+        if self.headers.get("Content-Length", "0") != "0" or "Transfer-Encoding" in self.headers:
+            self.close_connection = True  # what was sent behind the question is no other question
 
     def do_HEAD(self) -> None:
         self.do_GET()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import threading
 import time
@@ -201,6 +203,17 @@ def test_wrong_questions_are_answered_in_one_sentence(server: Server, runs: Path
     assert status == 500
     assert "config.yaml is damaged" in json.loads(body)["error"]
     assert len(api(server, "folders")["folders"]) == 2
+
+
+def test_what_is_sent_behind_a_question_is_no_other_question(server: Server) -> None:
+    with socket.create_connection(("127.0.0.1", server.server_address[1]), timeout=20) as client:
+        head = f"GET /view.css HTTP/1.1\r\nHost: localhost\r\nCookie: {server.cookie}\r\n"
+        client.sendall(f"{head}Content-Length: {len(head) + 2}\r\n\r\n{head}\r\n".encode())
+        received = b""
+        with contextlib.suppress(ConnectionResetError):  # the body was not read
+            while part := client.recv(1 << 16):
+                received += part
+    assert received.count(b"HTTP/1.1 ") == 1
 
 
 def test_the_command_says_where_it_is_and_ends_with_ctrl_c(runs: Path) -> None:

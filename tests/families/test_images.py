@@ -219,6 +219,12 @@ def test_size_bounds_hold_for_every_shape(width: int, height: int, max_side: int
     assert load_image(result, max_side).size == result.size
 
 
+@pytest.mark.parametrize("magic", [b"P1", b"P2", b"P3"])
+def test_plain_netpbm_is_refused_before_its_comments_are_read(magic: bytes) -> None:
+    with pytest.raises(ImageError, match="save it as PNG"):
+        load_image(magic + b" 64 64 255\n" + b"#a\n" * 500_000 + b"1 " * 3 * 64 * 64)
+
+
 # -- one function for every source -----------------------------------------------------------------------
 
 

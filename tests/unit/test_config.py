@@ -64,6 +64,32 @@ def test_overrides(tmp_path: Path) -> None:
     assert settings.load(small, ["steps=3", "steps=4"]).steps == 4
 
 
+def test_what_followed_from_a_setting_changes_with_it() -> None:
+    """A resolved config has every value written out; its overrides and methods do what they do to the one it is of."""
+    agents = [{"name": name, "model": "Qwen/Qwen2.5-VL-3B-Instruct"} for name in "ab"]
+    written = {"name": "x", "agents": agents, "steps": 2, "answers": {"run_code": True}}
+    held_out = {"name": "h", "data": {"source": "h.jsonl", "recipe": "refcoco"}}
+    for recipe, sets in (("wemath", [held_out]), ("refcoco", []), ("kodcode", []), (None, [])):
+        rows = {"source": "x.jsonl", "recipe": recipe}
+        raw = written | {"data": {"train": rows, "also": [rows]}, "validation": {"sets": sets}}
+        dumped = yaml.safe_load(settings.dump(settings.resolve(raw, {})))
+        for name in ("mathvision", "kodcode", "screenspot", None):
+            for place in ("data.train.recipe", "data.also[0].recipe", *["validation.sets.h.data.recipe"][: len(sets)]):
+                assert settings.resolve(dumped, {place: name}) == settings.resolve(raw, {place: name})
+        for change in ({"objective.kind": "reinforce_pp"}, {"validation.sets": []}, {"validation.sets": [held_out]}):
+            assert settings.resolve(dumped, change) == settings.resolve(raw, change)
+        for method in ("maporl", "dapo", "ttrl", "gspo", "kl0"):
+            assert settings.resolve(dumped, {}, method) == settings.resolve(raw, {}, method)
+    # What somebody chose stays, and so does what the same command sets, in either order.
+    chosen = written | {"data": {"train": {"source": "x", "recipe": "wemath", "columns": {"image": None, "id": "i"}}}}
+    dumped = yaml.safe_load(settings.dump(settings.resolve(chosen, {})))
+    columns = settings.resolve(dumped, {"data.train.recipe": "mathvision"}).data.train.columns
+    assert (columns.image, columns.id, columns.choices) == (None, "i", "options")
+    both = {"data.train.columns.choices": "option", "data.train.recipe": "mathvision"}
+    for changes in (both, dict(reversed(both.items()))):
+        assert settings.resolve(dumped, changes).data.train.columns.choices == "option"
+
+
 def test_yaml_as_people_write_it(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_text(

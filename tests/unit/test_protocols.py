@@ -196,13 +196,13 @@ def test_an_amc_problem_keeps_the_line_ends_behind_it(tmp_path: Path) -> None:
 
 
 def test_gsm8k_is_asked_behind_five_solved_problems(tmp_path: Path) -> None:
-    rows = write_rows(tmp_path / "g.jsonl", [{"question": "How many?", "answer": "Count.\n#### 1,450"}])
+    rows = write_rows(tmp_path / "g.jsonl", [{"question": " How many?\n", "answer": "Count.\n#### 1,450"}])
     (item,) = BENCHMARKS["gsm8k_five_shot"].load(rows).items
     # The first five lines of openai/grade-school-math 2a85729, grade_school_math/data/train.jsonl.
     assert hashlib.sha256(json.dumps(SHOTS).encode()).hexdigest() == (
         "d75d0191a0e1e514e517d8cdd5005f383c4f334a219da301ca730cf0db9cc1ac"
     )
-    assert item.question.endswith("pages a year\n#### 624\n\nQuestion: How many?\nAnswer:")
+    assert item.question.endswith("pages a year\n#### 624\n\nQuestion:  How many?\n\nAnswer:")  # as it is stored
     assert item.question.startswith("Question: Natalia sold clips to 48 of her friends in April,")
     shots = re.findall(r"Question: (.*)\nAnswer: ((?:.+\n)+)", item.question)
     assert [solution.rsplit("#### ")[-1].strip() for _, solution in shots] == ["72", "10", "5", "42", "624"]
@@ -215,7 +215,7 @@ def test_gsm8k_is_asked_behind_five_solved_problems(tmp_path: Path) -> None:
     assert (item.gold, item.for_judge) == ("1450", "How many?")
     # With a chat template lm-evaluation-harness makes turns: question without, answer without what stood between them.
     (turns,) = BENCHMARKS["gsm8k_five_turns"].load(rows).items
-    assert turns.question == "Question: How many?\nAnswer:"
+    assert turns.question == "Question:  How many?\n\nAnswer:"
     assert [asked for asked, _ in turns.shots] == [f"Question: {question}\nAnswer:" for question, _ in SHOTS]
     assert [answer for _, answer in turns.shots] == [answer for _, answer in SHOTS]
     flat = "".join(f"{asked} {answer}\n\n" for asked, answer in turns.shots) + turns.question

@@ -223,6 +223,20 @@ def test_an_answer_without_a_bound_of_length_is_the_same_as_its_equal_alone(name
         assert relation.classes([long, long + "0", long]) == [0, 1, 0]
 
 
+@given(*[st.text("ab C", max_size=9)] * 2)
+def test_texts_are_at_most_as_alike_as_their_lengths_allow(a: str, b: str) -> None:
+    assert RELATIONS["edit"].function(a, b) <= RELATIONS["edit"].bound(a, b) + 1e-12
+
+
+def test_a_group_of_long_readings_is_no_long_wait() -> None:
+    """Time of an edit distance grows with the square of the length: of 8 readings of 60 kB it was over 10 s."""
+    long = [f"{n}" * (1 << 12) for n in range(8)]
+    with open_relation("edit") as relation:
+        assert relation.classes([*long, long[0][:-9]]) == [*range(8), 0]
+        assert relation.classes([*[text + "." for text in long], long[0] + "."]) == [*range(8), 0]
+        assert relation.similarity(long[0], long[0] + ".") == 0.0
+
+
 @given(*[st.lists(BOX.map(lambda one: parse_places(one)[0]), max_size=5).map(write_places)] * 2)
 def test_sets_of_boxes_are_at_most_as_alike_as_their_sizes_allow(a: str, b: str) -> None:
     assert RELATIONS["boxes"].function(a, b) <= most_of_sets(a, b) + 1e-12

@@ -1,0 +1,65 @@
+"""Values of a config that followed from another setting of it: where that setting changes, so do they.
+
+A resolved config, such as the config.yaml of a run, has them all written out, so that nothing tells them from values
+that somebody chose. Where the setting that decides them becomes another one, what equals its doing is left out, and
+filled in again by the new one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from mmcorl.algo.objectives import OBJECTIVES
+from mmcorl.config.schema import ObjectiveSettings, ValidationSettings
+from mmcorl.data.columns import Columns
+from mmcorl.data.recipes import RECIPES
+
+
+def without_followed(config: Mapping[str, Any], changed: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy of a config without what followed from settings that are other ones in `changed`."""
+    kept, now = copied(config), dict(_sections(changed))
+    for place, section in list(_sections(kept)):
+        decides, followed = _deciding(place, section)
+        if place in now and _deciding(place, now[place])[0] != decides:
+            _leave_out(section, followed)
+    return kept
+
+
+def _deciding(place: tuple[Any, ...], section: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
+    """Return what decides other values of a section, and the values that follow from it."""
+    if place == ("objective",):
+        row = OBJECTIVES[kind] if isinstance(kind := section.get("kind"), str) and kind in OBJECTIVES else None
+        return kind, ObjectiveSettings().model_dump(exclude={"kind"}) | (
+            {**row.starting, **row.defining} if row else {}
+        )
+    if place == ("validation",):
+        named = bool(section.get("sets") or section.get("benchmarks"))
+        return named, {"hold_out": 0.0 if named else ValidationSettings().hold_out}
+    name = section.get("recipe")
+    recipe = RECIPES[name] if isinstance(name, str) and name in RECIPES else None
+    places = recipe.places.model_dump() if recipe and recipe.places else None
+    return name, {"columns": (recipe.columns if recipe else Columns()).model_dump(), "places": places}
+
+
+def _leave_out(section: dict[str, Any], followed: Mapping[str, Any]) -> None:
+    for key, value in followed.items():
+        if key == "columns" and isinstance(section.get(key), dict):  # each chosen by itself, unlike parts of `places`
+            _leave_out(section[key], value)
+        elif key in section and section[key] == value:
+            del section[key]
+
+
+def _sections(node: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
+    if isinstance(node, dict):
+        yield place, node
+    inner: Iterable[tuple[Any, Any]] = node.items() if isinstance(node, dict) else ()
+    for key, value in enumerate(node) if isinstance(node, list) else inner:
+        yield from _sections(value, (*place, key))
+
+
+def copied(node: Any) -> Any:
+    """Return a copy in which every mapping and list is one of its own, whatever aliases of YAML or Python shared."""
+    if isinstance(node, Mapping):
+        return {key: copied(value) for key, value in node.items()}
+    return [copied(value) for value in node] if isinstance(node, list) else node
