@@ -21,6 +21,7 @@ _TOKENS = {
     "GitLab token": r"glpat-[\w-]{20,}",
     "Hugging Face token": r"(?:hf|api_org)_[A-Za-z0-9]{30,}",
     "Stripe key": r"(?:[rs]k_(?:live|test)|whsec)_[A-Za-z0-9]{16,}",
+    "Discord webhook": r"discord(?:app)?\.com/api/webhooks/\d+/[\w-]{20,}",
     "key of a service": r"(?:npm_[A-Za-z0-9]{36}|pypi-AgE[\w-]{50,}|SG\.[\w-]{22}\.[\w-]{43}"
     r"|shp(?:at|ca|pa|ss)_[a-f0-9]{32}|dop_v1_[a-f0-9]{64}|xai-[A-Za-z0-9]{60,}|gsk_[A-Za-z0-9]{40,}|r8_[A-Za-z0-9]{37}|dapi[a-f0-9]{32}"
     r"|key-[a-f0-9]{32}|\d{8,10}:AA[\w-]{33})",
@@ -29,11 +30,16 @@ _TOKENS = {
 _PATTERNS = {kind: re.compile(rf"(?<![A-Za-z0-9_-]){pattern}(?![A-Za-z0-9])") for kind, pattern in _TOKENS.items()}
 _PATTERNS["private key"] = re.compile(r"-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----")
 _JWT = re.compile(r"\b(eyJ[\w-]{8,})\.[\w-]{8,}\.[\w-]{8,}")
-_BEARER = re.compile(r"\bBearer\s+([\w.~+/-]{16,}=*)")
+_HEADER = re.compile(r"""(?i)(?:\bBearer|\bAuthorization["']?\s*[:=]\s*["']?\w+)\s+([\w.~+/-]{16,}=*)""")
+_SECRET = r"pass(?:word|wd|phrase)|pwd|secret|token|(?:api|access|account|auth|secret)[_-]?key"
+_VALUE = r"[\"'`]?([^\s\"'`<>{}()\[\],;|&]{6,})"
 _GIVEN = re.compile(
-    r"(?i)(password|passwd|secret|token|(?:api|access|account|auth)[_-]?key)[\"'`]?\s*[=:]\s*[\"'`]?"
-    r"([^\s\"'`<>{}()\[\],;|&]{6,})"
+    rf"(?i)({_SECRET})[\"'`]?\s*[=:]\s*{_VALUE}|(?:--[\w-]*|(?<![\w-]))({_SECRET}|login)\s+{_VALUE}|\s(-u|--user)\s+[\"']?[\w.@-]+:{_VALUE}"
 )
+_NAME = re.compile(
+    r"(?:[A-Za-z]{1,15}\d{0,3}|\d{1,4}[A-Za-z]{0,2})(?:[-_./=](?:[A-Za-z]{1,15}\d{0,3}|\d{1,4}[A-Za-z]{0,2}))+"
+)
+"""Words and numbers with marks between them, as the names of models, files and classes are."""
 _PICTURE = re.compile(r"base64,[A-Za-z0-9+/=]+")
 _MIXED = re.compile(r"(?=.*[A-Za-z])(?=.*\d)")
 LEAST_ENTROPY = 3.0
@@ -54,20 +60,29 @@ def secrets(text: str) -> Iterator[tuple[int, str, str]]:
 def _found(line: str) -> Iterator[tuple[int, str, str]]:
     for kind, pattern in _PATTERNS.items():
         for found in pattern.finditer(line):
-            if kind == "private key" or (_entropy(found[0]) >= LEAST_ENTROPY and _MIXED.match(found[0])):
+            if kind == "private key" or _random(found[0]):
                 yield found.start(), kind, found[0]
     for found in _JWT.finditer(line):
         if _is_header(found[1]):
             yield found.start(), "JSON web token", found[0]
-    for found in _BEARER.finditer(line):
-        if _MIXED.match(found[1]) and _entropy(found[1]) >= LEAST_ENTROPY:
+    for found in _HEADER.finditer(line):
+        if _random(found[1]):
             yield found.start(1), "bearer token", found[1]
     for found in _GIVEN.finditer(line):
-        name, value = found[1].lower(), found[2]
-        least = 2.0 if name.startswith("passw") else LEAST_ENTROPY
-        long = len(value) >= (6 if name.startswith("passw") else 12)
-        if long and _MIXED.match(value) and _entropy(value) >= least and not value.startswith(("$", "/", "*")):
-            yield found.start(2), f"value of {name!r}", value
+        at = next(place for place in (2, 4, 6) if found[place])
+        name, value = found[at - 1].lower(), found[at]
+        told = name in ("password", "passwd") and found[0].lower().startswith(f"{name}=")
+        if _random(value) or (told and _MIXED.match(value) and _entropy(value) >= 2 and value[0] not in "$/*"):
+            yield found.start(at), f"value of {name!r}", value
+
+
+def _random(value: str) -> bool:
+    """Whether nobody would write a value but a machine, or a person for a password."""
+    short = len(value) < 12
+    if short and (len(value) < 8 or not re.search(r"[!@#%^*?~]", value)):
+        return False
+    enough = _entropy(value) >= (2.5 if short else LEAST_ENTROPY)
+    return enough and bool(_MIXED.match(value)) and value[0] not in "$/*" and not _NAME.fullmatch(value)
 
 
 def _entropy(value: str) -> float:

@@ -483,6 +483,10 @@ SG.[22a].[43a] | dapi[32h] | 1234567890:AA[33a] | AccountName=me;AccountKey=[86a
 aws_secret_access_key = [40a] | -----BEGIN RSA PRIVATE KEY----- | -----BEGIN OPENSSH PRIVATE KEY----- | {jwt}.[43a]
 curl -H 'Authorization: Bearer [32a]' server | the server takes password=hunter2 | client_secret: [24a]
 "token": "[32a]" | HF_TOKEN=[32a] | api-key: [32h]7a
+Authorization: Basic [26a]== | Authorization: token [40h] | wandb login [40h] | curl -u bob:[15a] server | pwd=[13a]
+DJANGO_SECRET_KEY=[30a] | login me password [40h] | https://discord.com/api/webhooks/[18d]/[40a] | passphrase: [13a]
+mmcorl rephrase --api-key [21a] | "Authorization": "Basic [24a]" | curl --user me:[12a] x | serve --password [16a]
+export SECRET_KEY='[20a]' | login: x password: a7b!c9d? | --hf-token [34a] | passwd = [14a] | wget --auth-token [24a]
 """
 """Keys by service, a number and a letter for characters: of any letters and digits, upper case, hexadecimal, digits."""
 INNOCENT = f"""
@@ -494,6 +498,13 @@ stop tokens: 151643 and 151645; prompt tokens: 1,024; a token = 0.75 words; the 
 pad_token: '<|endoftext|>'; unk_token=[UNK]; api_key: null; OPENAI_API_KEY=$KEY; token: {{HF_TOKEN}}; password: ***
 aggregation=token objective.clip_high=0.28; Bearer of bad news, the second of 2026; lr 1e-6, 1,920 labels recomputed
 550e8400-e29b-41d4-a716-446655440000; mmcorl-grader 1.6; AKIA is how such keys begin; supervision.kind=token_truncate
+A password: abc123 is chosen; access_token: Qwen2.5-VL-3B-Instruct; sk-smollm2-135m-vs-gemma3-270m
+token: meta-llama/Llama-3.2-1B; api_key: YOUR-API-KEY-HERE-123; class="sk-loading-indicator-container-2"
+--token meta-llama/Llama-3.2-1B-Instruct; login page2 first; Authorization: see docs/access-2026.md
+secret: none-of-the-100-people; --password ask
+the token 2 of 3; Basic arithmetic 1 to 100
+token: file.with.name/of/tokens2.json; pwd=/home/me/runs/2026; a secret word1 word2
+passphrase: four words 2024; curl -u me:x server
 """
 """Thirty texts and more that are none."""
 
