@@ -103,7 +103,11 @@ class EvalFolder(store.Folder):
     @property
     def manifest(self) -> dict[str, Any]:
         """What the folder is about."""
-        return self.document(self.MARKER) or {}
+        manifest = self.document(self.MARKER) or {}
+        benchmarks = manifest.get("benchmarks", {})
+        if not isinstance(benchmarks, dict) or not all(isinstance(facts, dict) for facts in benchmarks.values()):
+            raise UserError(f"{str(self.path / self.MARKER)!r} is damaged (benchmarks): {self.REPAIR}")
+        return manifest
 
     @property
     def title(self) -> str:
@@ -214,9 +218,9 @@ class EvalFolder(store.Folder):
         """Import a user's benchmarks that the manifest names, as far as this process can."""
         for facts in self.manifest.get("benchmarks", {}).values():
             if "import" in facts:
-                require_known(str(facts["import"]), "benchmark", self.path / "manifest.json")
+                path = require_known(str(facts["import"]), "benchmark", self.path / self.MARKER)
                 with suppress(UserError):
-                    BENCHMARKS.find(facts["import"])
+                    BENCHMARKS.find(path)
 
     def outcomes(self) -> list[Outcome]:
         """The grade of every response of a graded folder; missing responses count as wrong."""
@@ -267,15 +271,27 @@ class StoredItems:
 
 
 @cache
-def _require_known_relation(name: str) -> None:
-    require_known(name, "answer relation", Path("items.jsonl"))
+def _known_relation(name: str) -> str:
+    return require_known(name, "answer relation", Path("items.jsonl"))
 
 
+@contextmanager
+def _rows_of(file: str) -> Iterator[None]:
+    """Refuse in one sentence a row that is none of a file's."""
+    try:
+        yield
+    except UserError:
+        raise
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise UserError(f"a line of {file} is none of an evaluation ({error}): restore the file") from error
+
+
+@_rows_of("items.jsonl")
 def item_from_row(row: Mapping[str, Any]) -> Item:
     """An item of items.jsonl; its images are left out. A relation of a user's has to be one that a command named."""
     fields = {key: value for key, value in row.items() if key not in ("images", "fingerprint")}
-    if ":" in str(fields.get("relation")):
-        _require_known_relation(fields["relation"])
+    if (relation := fields.get("relation")) is not None and ":" in relation.strip():
+        fields["relation"] = _known_relation(relation)
     fields["benchmark"] = sys.intern(fields["benchmark"])
     fields["meta"] = fields["meta"] or NO_META
     if fields["choices"] is not None:
@@ -295,6 +311,7 @@ def _as_row(item: Item) -> dict[str, Any]:
     return row
 
 
+@_rows_of("responses.jsonl")
 def response_from_row(row: Mapping[str, Any]) -> Response:
     """A response of responses.jsonl."""
     coordinates = row.get("coordinates")

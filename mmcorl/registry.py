@@ -165,6 +165,8 @@ def load_object(spec: str, what: str = "object") -> Any:
         )
     try:
         module = importlib.import_module(module_name)
+    except user_code.NotNamedError:
+        raise
     except (Exception, SystemExit) as error:  # a user's module may raise anything
         missing = isinstance(error, ModuleNotFoundError) and f"{module_name}.".startswith(f"{error.name}.")
         reason = str(error) if isinstance(error, ModuleNotFoundError) else f"{type(error).__name__}: {error}"
@@ -172,6 +174,8 @@ def load_object(spec: str, what: str = "object") -> Any:
         if missing:
             way_out = f"put {top}.py beside the config, or its folder on PYTHONPATH"
             way_out += f"; the config.yaml of a run finds the files that the run keeps in {KEPT}/"
+        elif isinstance(error, ModuleNotFoundError) and user_code.lies_beside(top, error.name):
+            way_out = f"write `import {error.name}` in it, by which alone a file beside it is found"
         raise UserError(f"{what} {spec!r} cannot be imported ({reason}): {way_out}") from error
     if not hasattr(module, name):
         public = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]

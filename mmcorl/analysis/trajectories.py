@@ -101,10 +101,11 @@ def training_prompts(run_dir: Path) -> dict[str, Prompt]:
     if not config.is_file():
         raise UserError(f"{str(run_dir)!r} has no config.yaml: give the folder of a run of `mmcorl train`")
     kept = load_kept(run_dir)
-    if ":" in kept.answers.relation:
-        require_known(kept.answers.relation, "answer relation", config, run_dir)
+    relation = kept.answers.relation
+    if ":" in relation:
+        relation = require_known(relation, "answer relation", config, run_dir)
     data = kept.data
-    source = load_mixture(data.train, data.also, RELATIONS.find(kept.answers.relation).form)
+    source = load_mixture(data.train, data.also, RELATIONS.find(relation).form)
     prompts: dict[str, Prompt] = {}
     for row in range(len(source)):
         with contextlib.suppress(BadRow):  # Such a row was not trained on.

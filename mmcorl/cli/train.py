@@ -228,8 +228,9 @@ def sweep(plan: SweepArguments, progress: Progress, output: Output) -> int:
     if plan.jobs < 1:
         raise UserError(f"--jobs is {plan.jobs}, but runs need a process: give 1 or more")
     first = [text.replace("{seed}", str(plan.seeds[0])) for text in plan.overrides]
-    out = plan.out or Path("sweeps") / settings.load(plan.config, first).name
-    planned = tool.plan(plan.config, plan.methods, plan.seeds, plan.overrides, out, plan.grid)
+    with told(partial(print, file=sys.stderr, flush=True)):
+        out = plan.out or Path("sweeps") / settings.load(plan.config, first).name
+        planned = tool.plan(plan.config, plan.methods, plan.seeds, plan.overrides, out, plan.grid)
     if not progress.quiet:
         print(tool.describe(planned), file=sys.stderr)
 
@@ -249,12 +250,12 @@ def sweep(plan: SweepArguments, progress: Progress, output: Output) -> int:
     ends = tool.evaluate(planned, out, name, score, trained=True) if score else {}
     bases = tool.evaluate(planned, out, name, score, trained=False) if score else {}
     rows = tool.compared(planned, tool.rows(planned, bases, ends))
-    told = "; ".join([plan.evaluate, *facts.values()]) if plan.evaluate else None
-    page = sweep_page.write(out, planned, rows, told)
+    scored = "; ".join([plan.evaluate, *facts.values()]) if plan.evaluate else None
+    page = sweep_page.write(out, planned, rows, scored)
     if output.as_json:
         print(json.dumps(tool.record(rows)))
     else:
-        sweep_page.print_tables(planned, rows, told)
+        sweep_page.print_tables(planned, rows, scored)
         files = ", ".join(str(out / f"sweep.{form}") for form in ("md", "tex", "csv", "json"))
         print(f"tables: {files}\npage: {page.resolve().as_uri()}")
         if len(planned) - len(failed) > 1:

@@ -98,8 +98,7 @@ def adapter_trained_with(model: str) -> str | None:
     trained = trained_with(model)
     if trained is None or trained.adapter is None:
         return None
-    require_known(trained.adapter, "adapter", Path(model), _run_of(Path(model)))
-    return trained.adapter
+    return require_known(trained.adapter, "adapter", Path(model), _run_of(Path(model)))
 
 
 def _run_of(folder: Path) -> Path | None:

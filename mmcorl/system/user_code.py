@@ -5,7 +5,8 @@ from its source, with the modules beside it that it imports. Its folder does not
 there can be imported, nor take the place of a package.
 
 What a file from elsewhere names (mmcorl.json beside weights, config.yaml of their run, an evaluation) is a wish, which
-`require_known` grants for files with a SHA-256 that a command here has named before.
+`require_known` grants for files with a SHA-256 that a command here has named before. The importer decides: it runs the
+bytes that it has hashed.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ from __future__ import annotations
 import ast
 import filecmp
 import hashlib
+import importlib.metadata
 import importlib.util
 import os
 import re
 import site
+import stat
 import sys
 import sysconfig
 from collections.abc import Callable, Iterable, Iterator
@@ -35,16 +38,26 @@ INHERITED = "MMCORL_USER_PATH"
 """Environment variable by which processes started from here find the modules of users."""
 OURS = ("mmcorl", "eval_suite", "model_adapters", "patches")
 SPEC = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
-_PATHS = map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib"))
-_LIBRARIES = {Path(path).resolve() for path in (*_PATHS, *site.getsitepackages(), site.getusersitepackages())}
-"""Where Python's own modules and those of installed packages lie."""
+ADAPTERS = "mmcorl.adapters"
+"""Entry points by which installed packages register adapters."""
+_STDLIB = {Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib")}
+"""Where Python's own modules lie, and below, those of installed packages, some in a folder of the former."""
+_SITES = {
+    *(Path(sysconfig.get_path(name)).resolve() for name in ("purelib", "platlib")),
+    *(Path(path).resolve() for path in (*site.getsitepackages(), site.getusersitepackages())),
+}
 
 _folders: list[Path] = []
 """Where files of users may lie: the folders of the configs that were loaded, the latest last."""
-_modules = {Path(place).stem: Path(place) for place in os.environ.get(INHERITED, "").split(os.pathsep) if place}
+_inherited = [place for place in os.environ.get(INHERITED, "").split(os.pathsep) if place]
+_modules = {Path(place).stem: Path(place.lstrip("=")) for place in _inherited}
 """Modules of users that may be imported, each a file or the folder of a package, by name."""
+_by_name = {Path(place) for place in _inherited if not place.startswith("=")}
+"""Those that a user named: whatever they hold may run. Of others, which only a folder names, what is known."""
 _named: set[str] = set()
-"""SHA-256 of the files that this process was told of."""
+"""What this process was told of: SHA-256 of files, and `SHA-256:name` of objects in them."""
+_MOST = 1 << 26
+"""Bytes of a file of a user's."""
 _tell: list[Callable[[str], None]] = []
 
 
@@ -53,11 +66,20 @@ class NotNamedError(UserError):
 
 
 class _Source(SourceFileLoader):
-    """Compiles the source that was looked at; a file in __pycache__ may be of another."""
+    """Compiles the bytes that it has hashed, where they may run; a file in __pycache__ may be of others."""
 
     def get_code(self, fullname: str) -> CodeType:
-        path = self.get_filename(fullname)
-        return self.source_to_code(self.get_data(path), path)
+        file = Path(self.get_filename(fullname))
+        data = _read(file)
+        sha = hashlib.sha256(data).hexdigest()
+        if _modules.get(fullname.partition(".")[0]) in _by_name:
+            _remember({sha: file} if data else {})
+        elif data and sha not in _known():
+            raise NotNamedError(
+                f"{str(file)!r} (SHA-256 {sha}) is code that this command line does not name: read it, and give "
+                f"--trust {str(file)!r} to run it"
+            )
+        return self.source_to_code(data, str(file))
 
 
 class _Finder:
@@ -69,7 +91,7 @@ class _Finder:
         if (place := _modules.get(top)) is None or not place.exists():
             return None
         place = place.joinpath(*parts)
-        file = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
+        file = _file_of(place)
         if place.is_dir() and not file.is_file():
             spec = ModuleSpec(name, None, is_package=True)
             spec.submodule_search_locations = [str(place)]
@@ -101,19 +123,25 @@ def told(tell: Callable[[str], None]) -> Iterator[None]:
 
 def make_importable(spec: str) -> None:
     """Let the module of a spec be imported that a user named, here and in processes started from here; remember its
-    hash. Raises UserError where Python finds a module that hides another of its name beside the config loaded last."""
-    top = spec.partition(":")[0].partition(".")[0]
+    hash. One that only a folder names stays as `require_known` left it.
+
+    Raises UserError where Python finds a module that hides another of its name beside the config loaded last.
+    """
+    module, _, name = spec.partition(":")
+    top, *parts = module.split(".")
     if not top or top in OURS:
         return
     origin, place = _found(top)
     beside = _beside(top, _folders[-1]) if _folders else None
-    file = beside and (beside / "__init__.py" if beside.is_dir() else beside)
+    file = beside and _file_of(beside)
     if origin is not None and file and file.is_file():
         _require_same(spec, top, origin, file)
-    if place is not None:
-        _remember(_files(spec, place))
+    if place is not None and (_modules.get(top) != place or place in _by_name):
+        hashes = _hashes(_files(spec, place))
+        own = _file_of(place.joinpath(*parts))
+        _remember(hashes | ({f"{_sha256(own)}:{name}": own} if own.is_file() else {}))
         if origin is None:
-            _admit(place)
+            _admit(place, by_name=True)
 
 
 def importable(spec: str) -> str:
@@ -130,6 +158,11 @@ def importable(spec: str) -> str:
     module = f"{file.stem}:{name}"
     if not SPEC.fullmatch(module):
         raise UserError(f"{spec!r} names nothing in a Python module: write file.py:name, of letters, digits and _")
+    if any(isinstance(node, ast.ImportFrom) and node.level for node in _nodes(file)):
+        raise UserError(
+            f"{spec!r} imports from the package that it is part of: name it in that, {file.parent.name}.{module}, with "
+            f"{str(file.parent.parent)!r} as the working folder or the config's"
+        )
     if file.parent not in _folders:
         _folders.insert(0, file.parent)  # the last one is that of the config
     make_importable(module)
@@ -139,47 +172,61 @@ def importable(spec: str) -> str:
 
 def require_known(
     spec: str, what: Literal["adapter", "benchmark", "answer relation"], where: Path, run: Path | None = None
-) -> None:
-    """Let the module of a spec be imported that only a file in `where` names, from RUN/user of its run if it is there.
+) -> str:
+    """Let the module of a spec be imported that only a file in `where` names, from RUN/user of its run if it is there,
+    and return its import path.
 
     This is asked of all that was neither named on this command line nor in a config on it. Without a question: files
-    that are known, as a command here named them before, with all that they import from beside them; and modules of
-    installed packages, where what they hold has a type that is checked. A relation may be any function of theirs.
+    that are known, as a command here named them before, with all that they import from beside them; our own modules
+    and what packages register as adapters, whose type is checked. A relation, which is called with what the folder
+    holds, has to be an object that a command named, or that a trusted file defines.
 
     Raises NotNamedError with the files that would run, their SHA-256 and the option that names them.
     """
     module, _, name = spec.rpartition(":")
-    top = Path(module).stem if module.endswith(".py") else module.partition(".")[0]
     place = _file_at(module) if module.endswith(".py") else None
-    typed = what != "answer relation"
-    if top in sys.stdlib_module_names or not SPEC.fullmatch(f"{top}:{name}" if place else spec):
-        raise NotNamedError(f"{str(where)!r} names the {what} {spec[:200]!r}, which is no code of a user's: restore it")
-    installed = place is None and (top in OURS or _installed(top))
-    if place is None and run is not None and not installed:
-        place = _beside(top, run / KEPT)
-    if place is None:
-        _, place = _found(top)
-    if place is None or (installed and typed and not module.endswith("__main__")):
-        return  # Of what is nowhere the import says so.
-    known = _known()
-    unknown = [f"{file} (SHA-256 {sha})" for file in _files(spec, place) if (sha := _sha256(file)) not in known]
-    if unknown:
-        way = f"--adapter {place}:{name}" if what == "adapter" and place.is_file() else f"--trust {place}"
-        files = ", ".join(unknown[:3]) + (f" and {len(unknown) - 3} more files" if len(unknown) > 3 else "")
-        raise NotNamedError(
-            f"{str(where)!r} names the {what} {spec!r}, code that this command line does not name: {files} "
-            f"would run; read it, and give {way} to run it"
-        )
-    if not installed:
-        _admit(place)
+    path = spec if place is None else f"{place.stem}:{name}"
+    top, *parts = path.partition(":")[0].split(".")
+    says = f"{str(where)!r} names the {what} {spec[:200]!r}, "
+    if place is None and SPEC.fullmatch(path):
+        place = _beside(top, run / KEPT) if run is not None and not _installed(top) else None
+        place = place or _found(top)[1]
+    own = _file_of(place.joinpath(*parts)) if place is not None else Path()
+    if not SPEC.fullmatch(path) or _of_python(top) or (place is not None and not own.is_file()):
+        raise NotNamedError(f"{says}which is no code of a user's: restore it")
+    registered = top in OURS or any(one.value == path for one in importlib.metadata.entry_points(group=ADAPTERS))
+    asked = what == "answer relation" or parts[-1:] == ["__main__"] or not registered
+    if place is not None and asked:  # of what is nowhere the import says so
+        known, wanted = _known(), _hashes([*_files(path, place), own])
+        wanted |= {f"{_sha256(own)}:{name}": own} if what == "answer relation" else {}
+        unknown = {f"{str(file)!r} (SHA-256 {sha[:64]})": file for sha, file in wanted.items() if sha not in known}
+        if unknown:
+            option, target = "--trust", str(own if _installed(top) else place)
+            if what == "adapter" and place.is_file():
+                option, target = "--adapter", f"{place}:{name}"
+            files = ", ".join([*unknown][:3]) + (f" and {len(unknown) - 3} more files" if len(unknown) > 3 else "")
+            raise NotNamedError(
+                f"{says}code that this command line does not name: {files} would run; read it, and give {option} "
+                f"{target!r} to run what it defines"
+            )
+        if not _installed(top):
+            _admit(place)
+    return path
 
 
 def trust(path: Path) -> None:
-    """Remember the files of a module that the command line names, with what they import from beside them."""
+    """Remember the files of a module that the command line names, with what they import from beside them, and the
+    objects that they define."""
     place = path.expanduser().resolve()
     if not (place.is_dir() or (place.is_file() and place.suffix == ".py")):
         raise UserError(f"--trust {path}: there is no such file.py or folder of a package: correct it")
-    _remember(_files(place.stem, place))
+    hashes = _hashes(_files(place.stem, place))
+    _remember(hashes | {f"{sha}:{name}": file for sha, file in hashes.items() for name in _defined(file)})
+
+
+def lies_beside(top: str, name: str | None) -> bool:
+    """Whether a module of a name lies beside one of a user's that may be imported."""
+    return top in _modules and _beside(name or "", _modules[top].parent) is not None
 
 
 def user_files(specs: Iterable[str]) -> dict[str, Path]:
@@ -203,9 +250,11 @@ def user_files(specs: Iterable[str]) -> dict[str, Path]:
 # -- files --------------------------------------------------------------------------------------------------------
 
 
-def _admit(place: Path) -> None:
-    _modules.update({one.stem: one for one in _with_imports(place)})
-    os.environ[INHERITED] = os.pathsep.join(map(str, _modules.values()))
+def _admit(place: Path, by_name: bool = False) -> None:
+    found = _with_imports(place)
+    _modules.update({one.stem: one for one in found})
+    _by_name.update(found if by_name else ())
+    os.environ[INHERITED] = os.pathsep.join(f"{'' if one in _by_name else '='}{one}" for one in _modules.values())
 
 
 def _with_imports(place: Path) -> list[Path]:
@@ -218,28 +267,45 @@ def _with_imports(place: Path) -> list[Path]:
         found.append(place)
         tops = set[str]()
         for file in _sources(place):
-            with suppress(SyntaxError, ValueError, RecursionError):  # which the import tells
-                for node in ast.walk(ast.parse(file.read_bytes())):
-                    if isinstance(node, ast.Import):
-                        tops |= {alias.name.partition(".")[0] for alias in node.names}
-                    elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-                        tops.add(node.module.partition(".")[0])
+            for node in _nodes(file):
+                if isinstance(node, ast.Import):
+                    tops |= {alias.name.partition(".")[0] for alias in node.names}
+                elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                    tops.add(node.module.partition(".")[0])
         beside = {top: _beside(top, place.parent) for top in sorted(tops - {*OURS})}
         todo += [one for top, one in beside.items() if one is not None and not _installed(top)]
     return found
 
 
+def _nodes(file: Path) -> list[ast.AST]:
+    with suppress(SyntaxError, ValueError, RecursionError, MemoryError):  # which the import tells
+        return list(ast.walk(ast.parse(_read(file))))
+    return []
+
+
+def _defined(file: Path) -> set[str]:
+    """Names of the functions and classes that a module defines itself, and of what it makes by a call."""
+    made = (node for node in _nodes(file) if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call))
+    names = {target.id for node in made for target in node.targets if isinstance(target, ast.Name)}
+    return names | {node.name for node in _nodes(file) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+
+
 def _files(spec: str, place: Path) -> list[Path]:
     """The files that importing a spec runs; of an installed package, whose others are its own affair, the module's."""
-    module = spec.partition(":")[0]
-    if not _installed(module.partition(".")[0]):
+    top, *parts = spec.partition(":")[0].split(".")
+    if not _installed(top):
         return [file for one in _with_imports(place) for file in _sources(one)]
-    inner = place.joinpath(*module.split(".")[1:])
-    return [file for file in (place, inner.with_suffix(".py"), inner / "__init__.py") if file.is_file()]
+    own = _file_of(place.joinpath(*parts))
+    return [own] if own.is_file() else []
+
+
+def _file_of(place: Path) -> Path:
+    """The source of a module or of a package."""
+    return place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
 
 
 def _sources(place: Path) -> list[Path]:
-    return sorted(place.rglob("*.py")) if place.is_dir() else [place]
+    return sorted(file for file in place.rglob("*.py") if file.is_file()) if place.is_dir() else [place]
 
 
 def _beside(top: str, folder: Path) -> Path | None:
@@ -247,7 +313,7 @@ def _beside(top: str, folder: Path) -> Path | None:
     if (folder / f"{top}.py").is_file():
         return folder.resolve() / f"{top}.py"
     package = folder.resolve() / top
-    return package if package.is_dir() and next(package.rglob("*.py"), None) else None
+    return package if package.is_dir() and _sources(package) else None
 
 
 def _file_at(path: str) -> Path | None:
@@ -278,10 +344,16 @@ def _require_same(spec: str, top: str, origin: str, file: Path) -> None:
 
 def _installed(top: str) -> bool:
     """Whether a module is Python's own or that of an installed package."""
-    if top in sys.stdlib_module_names:
-        return True
+    return _of_python(top) or _below(top, _SITES)
+
+
+def _of_python(top: str) -> bool:
+    return top in sys.stdlib_module_names or (_below(top, _STDLIB) and not _below(top, _SITES))
+
+
+def _below(top: str, folders: Iterable[Path]) -> bool:
     origin = _origin(top)
-    return origin is not None and any(Path(origin).resolve().is_relative_to(folder) for folder in _LIBRARIES)
+    return origin is not None and any(Path(origin).resolve().is_relative_to(folder) for folder in folders)
 
 
 def _origin(top: str) -> str | None:
@@ -296,8 +368,26 @@ def _origin(top: str) -> str | None:
 # -- hashes -------------------------------------------------------------------------------------------------------
 
 
+def _read(file: Path) -> bytes:
+    """Read a regular file of bounded size in one go: no FIFO that hangs, no device without end."""
+    try:
+        # Without O_NONBLOCK, opening a FIFO waits for a writer.
+        with os.fdopen(os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as opened:
+            data = opened.read(_MOST + 1) if stat.S_ISREG(os.fstat(opened.fileno()).st_mode) else None
+    except OSError as error:
+        raise UserError(f"{str(file)!r} cannot be read ({error.strerror}): correct it") from error
+    if data is None or len(data) > _MOST:
+        raise UserError(f"{str(file)!r} is no regular file of at most {_MOST:,} bytes: it is no code, remove it")
+    return data
+
+
 def _sha256(file: Path) -> str:
-    return hashlib.sha256(file.read_bytes()).hexdigest()
+    return hashlib.sha256(_read(file)).hexdigest()
+
+
+def _hashes(files: Iterable[Path]) -> dict[str, Path]:
+    """Files by their SHA-256, without empty ones, which everybody has and which do nothing."""
+    return {hashlib.sha256(data).hexdigest(): file for file in files if (data := _read(file))}
 
 
 def _known() -> set[str]:
@@ -308,16 +398,16 @@ def _known() -> set[str]:
     return _named | {line.partition(" ")[0] for line in lines}
 
 
-def _remember(files: Iterable[Path]) -> None:
-    """Take files for known from now on; where the cache cannot be written, in this process and no other."""
-    hashes, known = {_sha256(file): file for file in files}, _known()
-    for sha, file in hashes.items():
-        for tell in _tell if sha not in _named else ():
-            tell(f"code of your own: {file} (SHA-256 {sha})")
-    new = {sha: file for sha, file in hashes.items() if sha not in known}
-    _named.update(hashes)
+def _remember(entries: dict[str, Path]) -> None:
+    """Take files and objects in them for known from now on; in this process alone where the cache cannot be written."""
+    known = _known()
+    for entry, file in entries.items():
+        for tell in _tell if entry not in _named and ":" not in entry else ():
+            tell(f"code of your own: {str(file)!r} (SHA-256 {entry})")
+    new = {entry: file for entry, file in entries.items() if entry not in known}
+    _named.update(entries)
     with suppress(OSError):
         if new:
             cache_folder().mkdir(parents=True, exist_ok=True)
             with (cache_folder() / "own_code.txt").open("a", encoding="utf-8") as listed:
-                listed.write("".join(f"{sha}  {str(path)!r}\n" for sha, path in new.items()))
+                listed.write("".join(f"{entry}  {str(path)!r}\n" for entry, path in new.items()))

@@ -85,7 +85,8 @@ def weights(
             known(lab, run, marker)
         words = [word.format(weights=run / "weights", other=lab.model("llama"), run=run) for word in argv]
         ended = lab.run(*words, cwd=folder / cwd)
-        return judged(ended, marker, None if passes else run / more.get("told", code), passes)
+        told = None if passes else more.get("told", code)
+        return judged(ended, marker, None if told is None else run / told, passes)
 
     return body
 
@@ -116,8 +117,73 @@ def with_shadows(lab: Lab, run: Path, marker: Path) -> None:
     evil(marker, *(run / "user" / f"{name}.py" for name in ("json", "torchaudio", "flash_attn", "sentencepiece")))
 
 
+def with_link(lab: Lab, run: Path, marker: Path) -> None:
+    """A package with a module that lies behind a link, where an empty __init__.py is known to everybody."""
+    write(run.parent / "ownpkg" / "__init__.py", "")
+    write(run.parent / "ownpkg" / "mod.py", CODE.partition("\n")[2])
+    lab.run("check-adapter", lab.model("qwen2"), "--adapter", "ownpkg.mod:X", cwd=run.parent)
+    write(run / "user" / "evil" / "__init__.py", "")
+    (run / "x").mkdir()
+    (run / "user" / "evil" / "part.py").rename(run / "x" / "attack.py")
+    (run / "user" / "evil" / "sub").symlink_to("../../x")
+
+
+def with_lazy(lab: Lab, run: Path, marker: Path) -> None:
+    """evil.py is known, and what it imports lies behind a link, where no look from outside goes."""
+    text = "import own_lazy.sub.attack\n" + CODE.partition("\n")[2]
+    for place, code in ((run.parent, f"A = 1  # {run}\n"), (run / "user", CODE.format(marker=str(marker)))):
+        write(place / "evil.py", text)
+        write(place / "own_lazy" / "__init__.py", "")
+        (place / "own_lazy" / "sub").symlink_to("../behind")
+        write(place / "behind" / "attack.py", code)
+    assert lab.run("check-adapter", lab.model("qwen2"), "--adapter", run.parent / "evil.py:X").code == 0
+
+
+def with_special(lab: Lab, run: Path, marker: Path) -> None:
+    """A package among whose modules are a pipe, a device, a folder, a link to nothing and a nest of operators."""
+    package = run / "user" / "evil"
+    write(package / "__init__.py", CODE.partition("\n")[2] + f"# {run}\n")
+    write(package / "deep.py", f"x = {'-' * 100_000}1\n")
+    os.mkfifo(package / "pipe.py")
+    (package / "zero.py").symlink_to("/dev/zero")
+    (package / "gone.py").symlink_to("nowhere")
+    (package / "a.py").mkdir()
+    lab.run("check-adapter", "/nowhere", "--trust", package)
+
+
+def reread(lab: Lab) -> Verdict:
+    """evil.py is known, and another takes its place when it has been read once, twice, ..., five times."""
+    from mmcorl.system import user_code
+
+    for reads in range(1, 6):
+        run = lab.folder() / "d"
+        marker, file = run / "marker", write(run / "user" / "evil.py", CODE.partition("\n")[2] + f"# {run}\n")
+        shutil.copytree(lab.model("qwen2"), run / "weights")
+        write(run / "weights" / "mmcorl.json", json.dumps({"adapter": "evil:X"}))
+        lab.run("check-adapter", lab.model("qwen2"), "--adapter", f"{file}:X")
+        other = write(run / "other.py", CODE.format(marker=str(marker)))
+
+        def swap(file: Path = file, other: Path = other, reads: int = reads) -> None:
+            read, count = user_code._read, iter(range(reads))
+
+            def counted(path: Path) -> bytes:
+                data = read(path)
+                if path == file and next(count, None) == reads - 1:
+                    os.replace(other, file)
+                return data
+
+            user_code._read = counted
+
+        write(run / "config.yaml", "name: x\n")
+        (run / "metrics.jsonl").touch()
+        verdict = judged(lab.run("check-adapter", run / "weights", before=swap), marker, None)
+        if verdict.outcome != "survived":
+            return Verdict(verdict.outcome, f"after {reads} reads: {verdict.word}")
+    return verdict
+
+
 def evaluation(
-    *argv: str, code: str | None = "evil.py", benchmark: str | None = None, relation: str | None = None
+    *argv: str, code: str | None = "evil.py", benchmark: str | None = None, relation: str | None = None, **more: Any
 ) -> Callable[[Lab], Verdict]:
     """A command on an evaluation that names code, in the folder where that lies."""
 
@@ -135,8 +201,14 @@ def evaluation(
             rows = [json.loads(line) for line in (out / "items.jsonl").read_text().splitlines()]
             rows = [row | {"relation": relation, "threshold": None, "metric": None, "accepted": []} for row in rows]
             (out / "items.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        for name, text in more.items():
+            file = out / f"{name}.json{'' if name == 'manifest' else 'l'}"
+            rows = [json.loads(line) | text for line in ([file.read_text()] if name == "manifest" else file.open())]
+            file.write_text("".join(json.dumps(row) + "\n" for row in rows))
         shutil.copytree(out, folder / "more")
         evil(marker, folder / "evil.py")
+        write(folder / "mine.py", f"from shutil import copyfile\ndef same(a, b): return a == b\n# {folder}\n")
+        lab.run("check-adapter", "/nowhere", "--trust", folder / "mine.py")
         words = [word.format(model=lab.model("qwen2")) for word in argv]
         return judged(lab.run(*words, cwd=folder), marker, folder / code if code else None)
 
@@ -225,6 +297,27 @@ TRUST = {
     ),
     "a known file with other bytecode": weights("eval", "{weights}", *EVAL, known=with_bytecode, passes=True),
     "a known file among shadows of packages": weights("eval", "{weights}", *EVAL, known=with_shadows, passes=True),
+    "a package with a link": weights(
+        "eval",
+        "{weights}",
+        *EVAL,
+        spec="evil.sub.attack:X",
+        code="user/evil/part.py",
+        known=with_link,
+        told="user/evil/sub/attack.py",
+    ),
+    "a known file with code behind a link": weights(
+        "eval", "{weights}", *EVAL, known=with_lazy, told="user/own_lazy/sub/attack.py"
+    ),
+    "a known package with special files": weights("check-adapter", "{weights}", known=with_special, passes=True),
+    "a known file that changes": reread,
+    "eval of a module of Python's tests": weights("eval", "{weights}", *EVAL, spec="test.autotest:X", told=None),
+    "eval of an installed package": weights("check-adapter", "{weights}", spec="pip.__pip-runner__:X", told=None),
+    "grade by another's function in a known file": evaluation("grade", "out", relation="mine:copyfile", code="mine.py"),
+    "grade by a trusted function": evaluation("grade", "out", code=None, relation="mine:same"),
+    "grade of a list for a relation": evaluation("grade", "out", code=None, items={"relation": ["a:b"]}),
+    "grade of an unknown key": evaluation("grade", "out", code=None, responses={"other": 1}),
+    "table of a text for benchmarks": evaluation("table", "out", "more", code=None, manifest={"benchmarks": "evil:X"}),
     "table of a benchmark": evaluation("table", "out", "more", benchmark="evil:TINY"),
     "grade of a benchmark": evaluation("grade", "out", benchmark="evil:TINY"),
     "grade of a benchmark's file": evaluation("grade", "out", benchmark="evil.py:TINY"),
@@ -249,6 +342,7 @@ TRUST = {
     "train": named("train", "{config}", "--run-dir", "{out}"),
     "train --dry": named("train", "{config}", "--dry"),
     "doctor": named("doctor", "{config}"),
+    "sweep": named("sweep", "{config}", "--out", "{out}"),
     "doctor of a relation": named("doctor", "{config}", own="answers.relation=evil:same"),
     "train of an adapter": named("train", "{config}", "--run-dir", "{out}", own="agents.qwen.adapter=evil.py:X"),
 }
