@@ -84,7 +84,12 @@ class Checkpoint:
         if room is not None and room < settings.max_new_tokens:
             raise UserError(
                 f"item {item.id!r} of {item.benchmark} has {length} tokens, which leaves {room} of the context of "
-                f"{self._context}, less than the budget of {settings.max_new_tokens}: lower --max-new-tokens"
+                f"{self._context}, less than the budget of {settings.max_new_tokens}: "
+                + (
+                    f"give --max-new-tokens {room} or less"
+                    if room > 0
+                    else "leave it out, or take a model that reads more"
+                )
             )
         return None
 

@@ -80,10 +80,14 @@ class EvalFolder(store.Folder):
             return
         self.require_usable()
         if self.begun and (changes := changed_settings(self.manifest, self._given)):
-            if any((self.path / name).is_file() and (self.path / name).stat().st_size for name in STEPS[1:]):
-                self.require_same_settings(changes)
+            self.require_same_settings(changes)
             # Nothing was answered, for instance because the model could not be loaded: nothing is lost.
             self._anew = True
+
+    def require_same_settings(self, changes: Sequence[str]) -> None:
+        """As of any folder; nothing is refused where no item was answered or found to be one that cannot be asked."""
+        if any((self.path / name).is_file() and (self.path / name).stat().st_size for name in STEPS[1:]):
+            super().require_same_settings(changes)
 
     def __enter__(self) -> Self:
         self.lock()

@@ -10,6 +10,7 @@ import argparse
 import itertools
 import operator
 import re
+import shlex
 import signal
 import sys
 import traceback
@@ -70,6 +71,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         words[:2] = [" ".join(words[:2])]
     if not words[0].startswith("-") and words[0] not in COMMANDS:
         print(f"mmcorl: {_unknown(words[0])}", file=sys.stderr)
+        return 2
+    at = next((n for n, word in enumerate(words) if word in COMMANDS), 0)
+    if at and words[0] not in ("-h", "--help", "--version"):
+        moved = shlex.join(["mmcorl", *words[at:], *words[:at]])
+        print(f"mmcorl: options come after the command: {moved}", file=sys.stderr)
         return 2
     parser = parser_of(words[0])
     overrides, words = _overrides(words, parser)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Union, get_args, get_origin
@@ -89,7 +90,9 @@ def _sentence(error: Any, raw: Mapping[str, Any], model: type[BaseModel]) -> str
         return f"the setting {where!r} is missing{meaning}"
     message = error["msg"].removeprefix("Value error, ")
     if kind == "value_error":
-        return f"{where}: {message}" if where else message
+        # A section does not know where it stands; what it advises to type in backticks is about itself.
+        told = re.sub(r"`('?)(\w*=)", lambda m: f"`{m[1]}{where}{'.' * (m[2] != '=')}{m[2]}", message)
+        return f"{where}: {told}" if where else message
     value = _short(error["input"])
     if kind == "string_pattern_mismatch":
         return f"{where} is {value}, which is not allowed there{meaning}"

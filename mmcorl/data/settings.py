@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -87,7 +87,8 @@ class DataSettings(StrictModel):
     config: str | None = None
     """The configuration (subset) of a hub data set or of a folder in hub layout."""
     recipe: RecipeName | None = None
-    """A known schema in place of `columns`; columns named beside it win."""
+    """A known schema in place of `columns`; columns named beside it win. They and their columns: "Known
+    sets" in configs/README.md."""
     columns: Columns = Columns()
     """Column names of the source."""
     places: Places | None = None
@@ -132,6 +133,13 @@ class DataSettings(StrictModel):
                 return kind
         return None
 
+    @model_validator(mode="before")
+    @classmethod
+    def _null_is_not_set(cls, raw: Any) -> Any:
+        """Let an override take back what belongs to another kind of source: `data.train.size=null`."""
+        of_a_kind = {*_SYNTHETIC_ONLY, *_FILES_ONLY}
+        return {k: v for k, v in raw.items() if v is not None or k not in of_a_kind} if isinstance(raw, dict) else raw
+
     @model_validator(mode="after")
     def _fields_fit_the_source(self) -> DataSettings:
         kind = self.synthetic
@@ -145,8 +153,12 @@ class DataSettings(StrictModel):
             if getattr(self, name) != type(self).model_fields[name].get_default(call_default_factory=True)
         ]
         if misplaced:
-            where = "data from files or the hub" if kind else "synthetic sources"
-            raise ValueError(f"{', '.join(misplaced)} belong(s) to {where} only, not to {self.source!r}; remove")
+            where = "files and hub ids" if kind else "synthetic sources"
+            verb, back = "is" if len(misplaced) == 1 else "are", " and ".join(f"`{name}=null`" for name in misplaced)
+            raise ValueError(
+                f"{' and '.join(misplaced)} {verb} for {where} only, and {self.source!r} is none: say {back}, "
+                "or give the whole block as one, `'={source: ..., recipe: ...}'`"
+            )
         if kind is not None:
             skills = self.skills or SKILLS[kind]
             if not {*skills} <= {*SKILLS[kind]} or len({*skills}) < len(skills):

@@ -35,13 +35,16 @@ def training_table(runs: Sequence[RunFiles], labels: Sequence[str], *, in_file: 
         lines += [_evaluated(run, name) for name in run.sets]
         for agent, numbers in shown["agents"].items():
             lines.append(_trained(f"{agent}: reward", numbers["reward"]))
+            if "sampled_accuracy" in numbers:
+                lines.append(_trained(f"{agent}: sampled accuracy", numbers["sampled_accuracy"]))
             lines.append(_trained(f"{agent}: answer diversity", numbers["answer_diversity"]))
         named = [cells(label, run.supervision_label), *[cells("", "")] * (len(lines) - 1)]
         body += [[*name, *line] for name, line in zip(named, lines, strict=True)] if in_file else lines
     columns: list[tuple[str, Align]] = [("run", "left"), ("method", "left")] if in_file else []
     columns += [("", "left"), ("start", "right"), ("end", "right"), ("change", "right")]
     note = _note(runs, unsure=any(row[-1].text.startswith(UNSURE) for row in body))
-    return Table("Without known answers, from start to end", columns, body, [note], groups=groups)
+    title = "Training, from start to end" if any(map(_sampled, runs)) else "Without known answers, from start to end"
+    return Table(title, columns, body, [note], groups=groups)
 
 
 def _prompts(run: RunFiles, name: str) -> int | None:
@@ -54,6 +57,11 @@ def _evaluated(run: RunFiles, name: str) -> list[Cell]:
         ends.start is not None and ends.end is not None and is_within_noise(ends.start, ends.end, _prompts(run, name))
     )
     return _line(f"agreement on {name}", ends.start, ends.end, "~ " if noise else "")
+
+
+def _sampled(run: RunFiles) -> bool:
+    """Whether training rows have known answers, though no validation set has."""
+    return any("sampled_accuracy" in numbers for numbers in training(run.metrics, run.agents)["agents"].values())
 
 
 def _trained(name: str, ends: Mapping[str, float | None]) -> list[Cell]:
@@ -76,6 +84,8 @@ def _note(runs: Sequence[RunFiles], *, unsure: bool) -> str:
     steps = sorted({window(len(run.metrics)) for run in runs})
     count = " to ".join(map(str, dict.fromkeys([steps[0], steps[-1]]))) if steps else "0"
     told = f"Votes, reward and diversity are means of the first {count} and the last {count} steps"
+    if all(len(run.metrics) == 1 for run in runs):
+        told = "Votes, reward and diversity are those of the only step, and one step has no change"
     few = f", and ? one of fewer than {TELLING} steps, too few to tell" if unsure else ""
     told += f"; ~ marks a change within two standard errors, from the scatter of the steps{few}"
     if prompts := sorted({n for run in runs for name in run.sets if (n := _prompts(run, name))}):
@@ -86,7 +96,7 @@ def _note(runs: Sequence[RunFiles], *, unsure: bool) -> str:
         )
     by_label = all(str(dig(run.config, "reward", "kind") or "match") in COUNTERPARTS for run in runs)
     reward = "reward is agreement with a label, and " if by_label else ""
-    return (
-        f"{told}. No answers are known, so nothing here says what is right: {reward}diversity is how often answers to "
-        "two prompts differ."
-    )
+    right = "No answers are known, so nothing here says what is right"
+    if any(map(_sampled, runs)):
+        right = "No validation set has known answers; sampled accuracy is of the training prompts of these steps"
+    return f"{told}. {right}: {reward}diversity is how often answers to two prompts differ."

@@ -131,7 +131,13 @@ def open_sources(config: Config) -> dict[str, Rows]:
             "form (docs/extending.md), or leave `places` out"
         )
     sources: dict[str, Rows] = {"train": load_mixture(config.data.train, config.data.also, relation.form)}
-    return sources | {part.name: load_prompts(part.data, relation.form) for part in config.validation.sets}
+    for part in config.validation.sets:
+        try:
+            sources[part.name] = load_prompts(part.data, relation.form)
+        except UserError as error:
+            error.args = (f"validation set {part.name!r}: {error}",)
+            raise
+    return sources
 
 
 @contextmanager

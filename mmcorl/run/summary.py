@@ -75,7 +75,7 @@ def rewarded_by(config: Config) -> str | None:
 def window(steps: int) -> int:
     """Return how many steps at the beginning and at the end of so many stand for them; see `ENDS`.
 
-    They do not overlap, so of fewer than six steps it is half of them, and of one step that one.
+    They do not overlap, so of fewer than six steps it is half of them, and of one step that one is the end.
     """
     return max(1, min(10, max(3, steps // 4), steps // 2))
 
@@ -84,25 +84,30 @@ def training(metrics: Sequence[Mapping[str, Any]], agents: Sequence[str]) -> dic
     """What training shows without known answers: means of its first and its last steps, `window` of them.
 
     By number, `start`, `end` and `error`, the standard error of their difference from the scatter of the steps; each
-    None where unknown, `error` as well where fewer than `TELLING` steps have the number.
+    None where unknown, `error` as well where fewer than `TELLING` steps have the number. `sampled_accuracy` is there
+    where training rows have known answers.
     """
     count = window(len(metrics))
 
     def ends(*keys: str) -> dict[str, float | None]:
         parts = [
             [value for line in lines if (value := number(dig(line, *keys))) is not None]
-            for lines in (metrics[:count], metrics[-count:])
+            for lines in (metrics[: count if len(metrics) > 1 else 0], metrics[-count:])
         ]
         start, end = (fmean(values) if values else None for values in parts)
         told = min(map(len, parts)) >= TELLING
         error = math.sqrt(sum(variance(values) / len(values) for values in parts)) if told else None
         return {"start": start, "end": end, "error": error}
 
+    def known(name: str, key: str) -> dict[str, Any]:
+        return {key: found} if (found := ends("agents", name, key))["end"] is not None else {}
+
     return {
         "agreement": ends("cohort", "agreement"),
         "agents": {
             name: {
                 "reward": ends("agents", name, "reward_mean"),
+                **known(name, "sampled_accuracy"),
                 "answer_diversity": ends("agents", name, "answer_diversity"),
             }
             for name in agents

@@ -198,7 +198,7 @@ def memory(
     """
     gpus = gpus if named is None else [named.memory]
     place, size = ("rank", ram) if config.device == "cpu" else ("GPU" if gpus else "rank", min(gpus, default=None))
-    here = "this machine" if place == "rank" else f"{named.name} GPU" if named else "a GPU here"
+    here = "this machine" if place == "rank" else f"a {named.name}" if named else "a GPU here"
     numbers = {agent.name: number for number, agent in enumerate(config.agents)}
     needed: list[tuple[int, Budget]] = []
     for reader in readers:
@@ -239,9 +239,9 @@ def memory(
 def _fits(what: str, peak: int, size: int | None, sentence: str, here: str) -> Finding:
     told = f"{what}: {sentence}"
     if size is None:
-        return Finding("note", "memory", f"{told}, not compared: no GPU is seen here (with device=cpu, memory is)")
+        return Finding("note", "memory", f"{told}, not compared: no GPU is seen here (--gpu NAME compares with one)")
     if peak <= size:
-        return Finding("ok", "memory", told, {"peak": peak})
+        return Finding("ok", "memory", f"{told}: fits into the {size / GIB:.1f} GiB of {here}", {"peak": peak})
     sharing = "fewer ranks, smaller models"
     if here != "this machine":
         sharing = "more ranks with training.sharding=zero3, training.offload=optimizer, time_sliced=true"

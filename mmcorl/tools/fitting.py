@@ -51,6 +51,7 @@ class _Tried:
     def predicted(self, gpu: Gpu) -> str:
         peaks = ", ".join(f"{name} {one['peak'] / GIB:.1f}" for name, one in self.numbers("memory").items())
         told = f"Predicted GiB of the {gpu.memory / GIB:.1f} that the smallest GPU of {gpu.name} has: {peaks}."
+        told += " Of a larger one vLLM takes more, as it takes a share." * (self.raw["engine"]["kind"] == "vllm")
         rows = [f"{name} {one['held']} of {one['sampled']}" for name, one in self.numbers("KV cache").items()]
         told += f" Rows that the KV cache holds at once: {', '.join(rows)}." * bool(rows)
         return told + f" Chosen until it fit: {'; '.join(self.given_up)}." * bool(self.given_up)

@@ -135,6 +135,8 @@ def test_a_gpu_that_is_named_stands_for_those_of_the_machine(config_file):
         # vLLM takes its share of 23.5 GiB, and nothing is assumed.
         assert all(f"vLLM (sampling) {share * 23.5:.1f}" in one.sentence for one in found if one.what == "memory")
         assert not any("on a GPU of 80 GB" in one.sentence for one in found)
+        fits = [one.sentence.partition("): ")[2] for one in found if one.what == "memory"]
+        assert fits == ["fits into the 23.5 GiB of a 4090"] * 2
     assert Gpu.named("L4").memory < Gpu.named("RTX 4090").memory < Gpu.named("H100 NVL").memory
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from eval_suite import evaluate
-from eval_suite.folder import EvalFolder
+from eval_suite.folder import EvalFolder, refuse_early
 from eval_suite.generation import Generation
 from eval_suite.items import Item, Response
 from eval_suite.options import EvalOptions
@@ -126,11 +126,16 @@ def test_a_folder_that_eval_did_not_finish_is_not_scored(cli: Cli, tmp_path: Pat
     def items(name: str, count: int) -> list[Item]:
         return [Item(name, str(number), "?", "1") for number in range(count)]
 
+    with EvalFolder(out, MANIFEST | {"model": "other"}) as folder:
+        folder.keep_items(items("math500", 2))
+    refuse_early(out, {"model": "m"})  # nothing was answered yet
     with EvalFolder(out, MANIFEST) as folder:
         folder.keep_items(items("math500", 3))
         folder.append("unasked.jsonl", [{"benchmark": "math500", "id": "2", "reason": "too long"}])
         folder.append("responses.jsonl", [vars(Response("math500", "0", k, "<answer>1</answer>")) for k in range(2)])
         # Two of three problems can be asked, twice each.
+        with pytest.raises(UserError, match="with other settings"):
+            refuse_early(out, {"model": "other"})
         assert "unfinished (2 of 4 answered, gsm8k not begun)" in str(unfinished(folder))
         folder.keep_items(items("gsm8k", 1))
     for command in (["grade"], ["report"], ["table"], ["compare", other]):

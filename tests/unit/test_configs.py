@@ -13,6 +13,7 @@ import yaml
 
 from mmcorl import config as settings
 from mmcorl.config import Config, methods
+from mmcorl.data.recipes import RECIPES
 from mmcorl.errors import UserError
 from paths import ROOT
 
@@ -24,6 +25,23 @@ IMAGES = [name for name in PAPER if "/vlm_" in name]
 
 def load(name: str, *overrides: str) -> Config:
     return settings.load(ROOT / name, overrides)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_page_of_configs_has_the_columns_of_a_recipe(name):
+    page = (ROOT / "configs" / "README.md").read_text()
+    (row,) = [line for line in page.splitlines() if line.startswith(f"| `{name}` |")]
+    recipe = RECIPES[name]
+    named = [*recipe.columns.model_dump().values(), recipe.answer_fallback, recipe.image_sha256]
+    assert [column for column in named if column and f"`{column}`" not in row] == []
+
+
+def test_null_takes_back_what_a_config_says_of_another_kind_of_source():
+    file, synthetic = "data.train.source=rows.jsonl", "data.train.source=synthetic:visual"
+    assert settings.load("quickstart", [file, "data.train.size=null"]).data.train.source == "rows.jsonl"
+    assert settings.load("paper/vlm_3b_open_r1", [synthetic, "data.train.recipe=null"]).data.train.recipe is None
+    with pytest.raises(UserError, match=r"data.train: size is .* `data.train.size=null`.*`'data.train=\{source"):
+        settings.load("quickstart", [file])
 
 
 @pytest.mark.parametrize("name", FILES)

@@ -99,6 +99,18 @@ def test_without_known_answers_reward_agreement_and_diversity_are_shown(
     assert "answer diversity" not in capsys.readouterr().out
 
 
+def test_one_step_has_no_change_and_sampled_accuracy_is_an_answer_that_is_known(tmp_path: Path) -> None:
+    run = run_folder(tmp_path / "run", 0.9, None)
+    line = json.loads((run / "metrics.jsonl").read_text().splitlines()[0])
+    line["agents"]["left"]["sampled_accuracy"] = 0.25
+    (run / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+    table = training_table([read_run(run)], ["r"])
+    rows = {row[0].text: [cell.text for cell in row[1:]] for row in table.rows}
+    assert rows["left: reward"] == ["–", "0.200", "–"]
+    assert rows["left: sampled accuracy"] == ["–", "0.250", "–"]
+    assert "No answers are known" not in " ".join(table.notes)
+
+
 def test_changes_of_training_means_are_marked_where_the_steps_scatter(tmp_path: Path) -> None:
     run = run_folder(tmp_path / "run", 0.9, None)
 

@@ -91,7 +91,9 @@ class RephraseOptions(_Options):
     attempts: int = Field(default=3, ge=1)
     """rewordings tried for a row, one after another, until one passes"""
     check: Literal["compare", "solve", "rules"] = "compare"
-    """how to check that the answer is the same: a model compares both wordings, or solves the new one, or only rules"""
+    """how to check that the answer is the same: a model compares both wordings, or solves the new one, or only rules,
+    which keep numbers and formulas and miss any other change of meaning: training then asks for the view's
+    `allow_unchecked=true`"""
     check_model: str | None = None
     """model that compares or solves (default: that of --model)"""
     check_url: str | None = None
