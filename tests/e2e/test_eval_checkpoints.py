@@ -109,10 +109,10 @@ def test_every_prompt_is_checked_before_the_first_answer(
     fits, long = gsm8k(tmp_path / "gsm8k.jsonl", 1), math500(tmp_path / "long.jsonl", ["so " * 5000])
     bad = math500(tmp_path / "bad.jsonl", ["<|im_end|>"])
     for names, options, says in (
-        ([f"gsm8k={fits}", f"math500={long}"], [], "lower --max-new-tokens"),
+        ([f"gsm8k={fits}", f"math500={long}"], [], "take a model that reads more"),
         ([f"math500={bad}"], [], "no item of math500 can be put to this model"),
         ([f"mathvision={FIXTURES / 'mathvision.parquet'}"], [], "text model"),
-        ([f"gsm8k={fits}"], ["--max-new-tokens", "999999"], "lower --max-new-tokens"),
+        ([f"gsm8k={fits}"], ["--max-new-tokens", "999999"], "take a model that reads more"),
     ):
         out = tmp_path / f"e{len(list(tmp_path.iterdir()))}"
         argv = ["eval", tiny_checkpoints["qwen2"], *names, "--out", out, "--max-new-tokens", "4", "--quiet", *options]
