@@ -112,7 +112,7 @@ def test_every_prompt_is_checked_before_the_first_answer(
         ([f"gsm8k={fits}", f"math500={long}"], [], "take a model that reads more"),
         ([f"math500={bad}"], [], "no item of math500 can be put to this model"),
         ([f"mathvision={FIXTURES / 'mathvision.parquet'}"], [], "text model"),
-        ([f"gsm8k={fits}"], ["--max-new-tokens", "999999"], "take a model that reads more"),
+        ([f"gsm8k={fits}"], ["--max-new-tokens", "999999"], "give --max-new-tokens"),
     ):
         out = tmp_path / f"e{len(list(tmp_path.iterdir()))}"
         argv = ["eval", tiny_checkpoints["qwen2"], *names, "--out", out, "--max-new-tokens", "4", "--quiet", *options]
