@@ -73,11 +73,10 @@ class PromptSource(Sequence[Prompt]):
 
     @property
     def name(self) -> str:
-        """Short name for logs: the last part of the source, and the recipe by which it is read."""
-        if self.settings.synthetic:
-            return self.settings.source
-        recipe = f" ({self.settings.recipe})" if self.settings.recipe else ""
-        return Path(self.settings.source.rstrip("/")).name + recipe
+        """Short name for logs, and in the ids of a mixture's rows: the recipe, or the last part of the source."""
+        if self.settings.synthetic or self.settings.recipe:
+            return self.settings.recipe or self.settings.source
+        return Path(self.settings.source.rstrip("/")).name
 
     @property
     def stored(self) -> Sequence[str]:

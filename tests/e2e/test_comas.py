@@ -228,7 +228,7 @@ def test_drafts_that_leave_the_sixth_call_no_room_are_reported(
         assert fits is None
         assert none == "it has no drafts"
         assert long is not None
-        assert "less than the budget of 32: lower --max-new-tokens" in long
+        assert "less than the budget of 32: leave it out" in long
         context = model.context(settings)
         assert context is not None
         for budget, warned in ((context // 6, False), (context // 6 + 1, True)):

@@ -198,7 +198,7 @@ def test_agents_of_one_model_that_is_missing_share_a_line_and_known_sizes_predic
     name = "Qwen/Qwen2.5-VL-3B-Instruct"
     config = parse(changed(json.loads(config_file.read_text()), agents__0__model=name, agents__1__model=name))
     opened = doctor._Found()
-    found = list(doctor._models(config, True, opened, []))
+    found = list(doctor._models(config, True, opened, [], None))
     assert [finding.sentence.split(":")[0] for finding in found if finding.what == "models"] == ["a, b"]
     # Weights of 3.75 billion parameters in fp32 are 14 GiB.
     told = [finding.sentence for finding in found if finding.what == "memory" and "weights 14." in finding.sentence]

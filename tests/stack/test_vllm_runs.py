@@ -145,7 +145,7 @@ def test_evaluation_and_diversity_on_the_command_line(tmp_path: Path, capsys: py
     argv += ["--style", "plain", "--out", str(tmp_path / "div")]
     # What only the process that holds the model can see comes back as a sentence.
     assert main([*argv, "--max-new-tokens", "100000"]) == 2
-    assert "lower --max-new-tokens" in capsys.readouterr().err
+    assert "--max-new-tokens" in capsys.readouterr().err
     assert main([*argv, "--max-new-tokens", "8", "--out", str(tmp_path / "more"), "--json"]) == 0
     assert [pair["kind"] for pair in json.loads(capsys.readouterr().out)["pairs"]] == ["different_family"]
     for family in ("qwen2", "llama"):
