@@ -48,8 +48,6 @@ class PushArguments(CardArguments):
     """create private repositories; one that exists has to be private already"""
     checkpoint: str | None = None
     """NAME: weights of RUN/checkpoints/NAME, such as best-by-agreement, instead of the final ones"""
-    report: bool = False
-    """also upload report.html, which shows prompts and pictures of the training data"""
     allow_secrets: bool = False
     """upload also what looks like a key, a token or a password"""
     dry: bool = False
@@ -75,7 +73,7 @@ def push(what: PushArguments, output: Output) -> int:
     from mmcorl.share import push as tool
 
     licences = {} if what.dry else tool.licences_on_hub(what.folder)
-    chosen = what.model_dump(include={"agent", "checkpoint", "report", "allow_secrets"})
+    chosen = what.model_dump(include={"agent", "checkpoint", "allow_secrets"})
     uploads = tool.plan(what.folder, what.to, licences=licences, **chosen)
     for upload in uploads:
         for finding in upload.warnings:

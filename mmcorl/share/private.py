@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Mapping
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,32 +12,34 @@ import yaml
 _PART = r"(?:[^/\\\n<|]|<(?![/|]))+"
 """`<`, but no `</` or `<|`, which begin tokens."""
 _PATH = re.compile(rf"(?:~|[A-Za-z]:)?[/\\](?:{_PART}[/\\])+(?P<name>{_PART})?[/\\]?")
-"""A whole text that is an absolute path of at least two parts: `/` and `/think` may be tokens."""
+"""A whole text that is one absolute path of at least two parts, spaces included: `/` and `/think` may be tokens."""
 _SEVERAL = re.compile(r".+[,;]\s*[~/]|..+:/")
 """Paths in a row, or a path behind a prefix."""
-_DIR = r"[\w.@+*&%#-]+"
-_IN_PROSE = re.compile(
-    r"(?:file://|(?<![\w/<.~$\]\\]))"
-    rf"(?:(?:~(?:[A-Za-z][\w.-]*)?|\$\{{?[A-Z][A-Z0-9_]{{2,}}\}}?|\.\.)/(?:{_DIR}/)*|(?:[A-Za-z]:)?/(?:{_DIR}/)+"
-    rf"|(?:[A-Za-z]:|\\)\\(?:{_DIR}\\)+)"
-    r"(?P<name>[\w.@+*&:-]*)"
-)
-"""A path inside of a text: absolute, of a home folder, behind a variable, or out of the folder."""
-_QUOTED = re.compile(r"(?P<quote>['\"`])(?P<path>(?:~|[A-Za-z]:)?[/\\](?:(?!(?P=quote))[^\n])+)(?P=quote)")
+_QUOTED = re.compile(r"(?<=(['\"`]))(?:~|[A-Za-z]:)?[/\\].+?(?=\1)")
 """Something in quotes that begins as a path does: its parts may have any character, such as a space."""
+_DIR = r"[\w.@+*&%#-]+"
+_PRIVATE = (
+    # A path inside of a text: absolute, of a home folder, behind a variable, or out of the folder.
+    re.compile(
+        r"(?:file://|(?<![\w/<.~$\]\\]))"
+        rf"(?:(?:~(?:[A-Za-z][\w.-]*)?|\$\{{?[A-Z][A-Z0-9_]{{2,}}\}}?|\.\.)/(?:{_DIR}/)*|(?:[A-Za-z]:)?/(?:{_DIR}/)+"
+        rf"|(?:[A-Za-z]:|\\)\\(?:{_DIR}\\)+)(?P<name>[\w.@+*&:-]*)"
+    ),
+    # A name and password in an address, keys in its query, and tokens of the hub.
+    re.compile(
+        r"(?<=://)[^/\s@]+@|(?<=[?&])[\w-]*(?:token|key|secret|sig|password)[\w-]*=[^\s&\"'<>]*|\bhf_[a-z0-9]{20,}\b",
+        re.IGNORECASE,
+    ),
+    # Buckets, mail addresses and users of machines, IP addresses that are private or stand before a port.
+    re.compile(
+        r"\b(?:s3|gs|az|abfss?|wasbs?|hdfs)://[^\s/'\"<>]+(?:/(?:[^\s/'\"<>]+/)*(?P<name>[^\s/'\"<>,;)]*))?"
+        r"|\b[\w.+-]+@[\w-]+(?:\.[\w-]+)*(?:\.[A-Za-z]{2,}\b|:(?=\S))"
+        r"|(?<![\w.])(?:(?:10\.\d{1,3}|192\.168|172\.(?:1[6-9]|2\d|3[01]))(?:\.\d{1,3}){2}(?![.\w])|(?:\d{1,3}\.){3}\d{1,3}(?=:\d))"
+    ),
+)
+"""What is cut out of a text but for its `name`, in this order."""
 _HOME = re.compile(r"(?:file://)?(?:/(?:home|Users)/[^/]+|[A-Za-z]:\\Users\\[^\\]+)[/\\]?")
-"""Of it nothing is left: its last part is the name of a user."""
-_SECRET = re.compile(
-    r"(?<=://)[^/\s@]+@|(?<=[?&])[\w-]*(?:token|key|secret|sig|password)[\w-]*=[^\s&\"'<>]*|\bhf_[A-Za-z0-9]{20,}\b",
-    re.IGNORECASE,
-)
-"""A name and password in an address, keys in its query, and tokens of the hub."""
-_ELSEWHERE = re.compile(
-    r"\b(?:s3|gs|az|abfss?|wasbs?|hdfs)://[^\s/'\"<>]+(?:/(?:[^\s/'\"<>]+/)*(?P<name>[^\s/'\"<>,;)]*))?"
-    r"|\b[\w.+-]+@[\w-]+(?:\.[\w-]+)*(?:\.[A-Za-z]{2,}\b|:(?=\S))"
-    r"|(?<![\w.])(?:(?:10\.\d{1,3}|192\.168|172\.(?:1[6-9]|2\d|3[01]))(?:\.\d{1,3}){2}(?![.\w])|(?:\d{1,3}\.){3}\d{1,3}(?=:\d))"
-)
-"""Buckets, mail addresses and users of machines, IP addresses that are private or stand before a port."""
+"""A home folder: its last part is the name of a user, so it is removed entirely."""
 _CACHED = re.compile(r"models--([^/\\]+?)--([^/\\]+)[/\\]snapshots[/\\]")
 
 
@@ -66,8 +66,8 @@ def public(value: Any, prompts: bool = False) -> Any:
         return [public(below, prompts) for below in value]
     if not isinstance(value, str):
         return value
-    if (found := _PATH.fullmatch(value)) and not _SEVERAL.match(value):
-        return hub_id(value) or _last_part(found)
+    if (path := _PATH.fullmatch(value)) and not _SEVERAL.match(value):
+        return hub_id(value) or _last_part(path)
     return value if prompts else public_text(value)
 
 
@@ -78,30 +78,12 @@ def public_settings(config: Mapping[str, Any]) -> str:
 
 def public_text(text: str) -> str:
     """Return prose in which paths of this machine are their last part."""
-    cut = _SECRET.sub("", _IN_PROSE.sub(_last_part, _QUOTED.sub(_unquoted, text)))
-    return _ELSEWHERE.sub(lambda found: found["name"] or "", cut)
-
-
-def public_command(line: str) -> str:
-    """Return a command line in which paths of this machine, configs and the run's folder are their last part."""
-    try:
-        words = shlex.split(line)
-    except ValueError:  # a secret that was cut out took a quote along
-        return public_text(line)
-    return shlex.join(_public_word(before, word) for before, word in pairwise(["", *words]))
-
-
-def _public_word(before: str, word: str) -> str:
-    if word.endswith((".yaml", ".yml")) or (len(before) > 2 and "--run-dir".startswith(before)):
-        return Path(word).name
-    name, equals, value = word.partition("=")
-    return name + equals + (Path(value).name if name == "--run-dir" else public(value)) if equals else public(word)
-
-
-def _unquoted(found: re.Match[str]) -> str:
-    path = _PATH.fullmatch(found["path"])
-    return f"{found['quote']}{_last_part(path)}{found['quote']}" if path else found[0]
+    text = _QUOTED.sub(lambda found: _last_part(path) if (path := _PATH.fullmatch(found[0])) else found[0], text)
+    for pattern in _PRIVATE:
+        text = pattern.sub(_last_part, text)
+    return text
 
 
 def _last_part(found: re.Match[str]) -> str:
-    return "" if _HOME.fullmatch(found[0]) or found[0] == str(Path.home()) else found["name"] or ""
+    is_home = _HOME.fullmatch(found[0]) or found[0] == str(Path.home())
+    return "" if is_home else found.groupdict().get("name") or ""

@@ -19,9 +19,8 @@ from mmcorl.run.run_folder import FINAL, SETS
 from mmcorl.share import target
 from mmcorl.share.card import CARD, CURVES, model_card
 from mmcorl.share.private import hub_id, public, public_settings
-from mmcorl.share.public_page import public_page
 from mmcorl.share.secrets import secrets
-from mmcorl.share.target import CONFIG_THERE, CURVES_THERE, REPORT_THERE, Target
+from mmcorl.share.target import CONFIG_THERE, CURVES_THERE, Target
 
 BEST = "best-by-"
 """How links to the best checkpoint by a score begin."""
@@ -67,7 +66,6 @@ def plan(
     *,
     agent: str | None = None,
     checkpoint: str | None = None,
-    report: bool = False,
     licences: Mapping[str, str] | None = None,
     allow_secrets: bool = False,
 ) -> list[Upload]:
@@ -78,7 +76,6 @@ def plan(
         to: ORG/NAME; of several agents each has a repository of its own, ORG/NAME-AGENT.
         agent: only this one, to ORG/NAME itself.
         checkpoint: a name in checkpoints/ in place of the final weights.
-        report: also report.html, which shows prompts and pictures of the training data.
         licences: of the models that training started from, by agent, as far as known.
         allow_secrets: upload also what looks like a key, a token or a password.
 
@@ -99,12 +96,9 @@ def plan(
     repos = {name: to if len(names) == 1 else f"{to}-{name}" for name in names}
     for repo in repos.values():
         _require_repo(repo)
-    config = public_settings(files.config)
-    common: dict[str, Path | bytes] = {CONFIG_THERE: config.encode()}
+    common: dict[str, Path | bytes] = {CONFIG_THERE: public_settings(files.config).encode()}
     with tempfile.TemporaryDirectory() as drawn:
         common[CURVES_THERE] = overview_png(run, (), Path(drawn) / CURVES).read_bytes()
-    if report:
-        common[REPORT_THERE] = public_page(run, files, config)
     licences = licences or {}
     score = (checkpoint or "").removeprefix(BEST)
     by = score if checkpoint and score != checkpoint else None
