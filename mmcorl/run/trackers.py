@@ -1,4 +1,4 @@
-"""Send a run's numbers to TensorBoard, always, and its numbers and pictures to the services that the config names."""
+"""Send a run's numbers to TensorBoard, always, and to the services that the config names."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pydantic import BaseModel, ValidationError
 
 from mmcorl.errors import UserError
 from mmcorl.run.folder import atomic_write
-from mmcorl.run.tracking_services import SERVICES, Begun, Gallery, plain_tag
+from mmcorl.run.tracking_services import SERVICES, Begun, plain_tag, send_gallery
 from mmcorl.system.install_hints import install_package
 
 NAMES = ("tensorboard", *SERVICES)
@@ -60,7 +60,10 @@ def flatten(record: Mapping[str, Any]) -> dict[str, float]:
         tree = {"timings": {**(record["seconds"] or {}), **rest}}
     else:
         tree = {key: value for key, value in record.items() if key != "step"}
-    return dict(_numbers(tree, ""))
+    leaves = _leaves(tree, "/")
+    return {
+        tag: float(value) for tag, value in leaves if isinstance(value, int | float) and not isinstance(value, bool)
+    }
 
 
 class _State(BaseModel):
@@ -145,13 +148,13 @@ class Trackers:
             self._save_state()
 
     def log_gallery(self, records: Sequence[Mapping[str, Any]]) -> None:
-        """Send the lines of gallery.jsonl of one step, with their pictures, as a table where a service has tables."""
+        """Send the lines of gallery.jsonl of one step, with a picture of each, to services that have tables."""
         if not records or not self._others or int(records[0]["step"]) <= self._sent.get("gallery", -1):
             return
-        gallery = _gallery(records, self._folder)
         for name, (sender, tracker) in self._others.items():
-            sender.send(partial(SERVICES[name].show, tracker, gallery))
-        self._sent["gallery"] = gallery.step
+            if SERVICES[name].has_tables:
+                sender.send(partial(send_gallery, name, tracker, records, self._folder))
+        self._sent["gallery"] = int(records[0]["step"])
 
     def close(self) -> None:
         with contextlib.ExitStack() as stack:
@@ -266,38 +269,16 @@ def _started(name: str, begun: Begun, config: Mapping[str, Any]) -> tuple[_Sende
         ) from error
 
 
-def _gallery(records: Sequence[Mapping[str, Any]], folder: Path) -> Gallery:
-    """Return lines of gallery.jsonl as a table: per agent its votes, its label and one completion."""
-    agents = list(records[0]["agents"])
-    columns = ["row", "question", *(f"{agent}: {what}" for agent in agents for what in ("votes", "label", "sample"))]
-    rows = []
-    for record in records:
-        row = [str(record["row"]), str(record["text"])]
-        for own in record["agents"].values():
-            votes = ", ".join(f"{answer} x{count}" for answer, count in own["votes"])
-            row += [votes, str(own["label"]), str(own["sample"])]
-        rows.append([*row, str(record["gold"])])
-    pictures = [[folder / name for name in record["images"]] for record in records]
-    return Gallery(int(records[0]["step"]), [*columns, "known answer"], rows, pictures)
-
-
 def _settings(config: Mapping[str, Any]) -> dict[str, str | float | None]:
     """Return a config flat, by dotted names as in overrides; agents by name."""
     agents = {str(agent["name"]): agent for agent in config.get("agents") or ()}
-    return dict(_leaves({**config, "agents": agents} if agents else config, ""))
+    leaves = _leaves({**config, "agents": agents} if agents else config, ".")
+    return {key: value if isinstance(value, str | int | float | None) else json.dumps(value) for key, value in leaves}
 
 
-def _leaves(value: Any, path: str) -> Iterator[tuple[str, str | float | None]]:
-    if isinstance(value, Mapping) and value:
-        for key, below in value.items():
-            yield from _leaves(below, f"{path}.{key}" if path else str(key))
-    else:
-        yield path, value if isinstance(value, str | int | float | None) else json.dumps(value)
-
-
-def _numbers(value: object, path: str) -> Iterator[tuple[str, float]]:
-    if isinstance(value, Mapping):
-        for key, below in value.items():
-            yield from _numbers(below, f"{path}/{key}" if path else str(key))
-    elif isinstance(value, int | float) and not isinstance(value, bool):
-        yield path, float(value)
+def _leaves(tree: Mapping[str, Any], separator: str) -> Iterator[tuple[str, Any]]:
+    for key, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            yield from ((f"{key}{separator}{below}", leaf) for below, leaf in _leaves(value, separator))
+        else:
+            yield str(key), value

@@ -1,7 +1,8 @@
-"""The tracking services besides TensorBoard: how accelerate's trackers start, go on and show pictures with each."""
+"""The tracking services besides TensorBoard: how accelerate's trackers start and go on with each."""
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -27,28 +28,6 @@ class Begun:
 
 
 @dataclass(frozen=True)
-class Gallery:
-    """Prompts of one step with what each agent said, as a table of texts, and the pictures of each row."""
-
-    step: int
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    pictures: Sequence[Sequence[Path]]
-
-    def captions(self) -> list[tuple[Path, str]]:
-        """Each picture with its row in words, for services without tables."""
-        texts = ["\n".join(map(": ".join, zip(self.columns, row, strict=True))) for row in self.rows]
-        return [(path, text) for paths, text in zip(self.pictures, texts, strict=True) for path in paths]
-
-    def table(self, picture: Callable[[str], Any]) -> list[list[Any]]:
-        """The rows with their first picture in a last column."""
-        return [
-            [*row, picture(str(paths[0])) if paths else None]
-            for row, paths in zip(self.rows, self.pictures, strict=True)
-        ]
-
-
-@dataclass(frozen=True)
 class Service:
     """One service; its calls are made in one thread."""
 
@@ -56,8 +35,8 @@ class Service:
     """Variable that names the project; None where there are no projects."""
     options: Callable[[Begun], Mapping[str, Any]]
     """Arguments of accelerate's tracker besides the project."""
-    show: Callable[[Any, Gallery], object]
-    """Send a gallery."""
+    has_tables: bool = False
+    """Whether its package has `Table` and `Image`, as which a gallery is sent."""
     identity: Callable[[Any], str] | None = None
     """What the service calls the run, where that is its own choice."""
     settings_once: bool = False
@@ -80,51 +59,14 @@ class Service:
         return tracker
 
 
-def _wandb(tracker: Any, gallery: Gallery) -> None:
-    import wandb
-
-    tracker.log_table("gallery", [*gallery.columns, "picture"], gallery.table(wandb.Image), step=gallery.step)
-
-
-def _trackio(tracker: Any, gallery: Gallery) -> None:
-    import trackio
-
-    table = trackio.Table(columns=[*gallery.columns, "picture"], data=gallery.table(trackio.Image))
-    tracker.log({"gallery": table}, step=gallery.step)
+def _by_our_id(begun: Begun) -> dict[str, Any]:
+    return {"name": begun.name, "group": begun.group, "id": begun.identity, "resume": "allow"}
 
 
 def _finish_trackio(_: Any) -> None:
     import trackio
 
     trackio.finish()  # the run's own finish would be called, and printed, again at exit
-
-
-def _mlflow(tracker: Any, gallery: Gallery) -> None:
-    import mlflow
-    from PIL import Image
-
-    columns = {name: [row[place] for row in gallery.rows] for place, name in enumerate(gallery.columns)}
-    file = f"gallery/step_{gallery.step:06d}"
-    mlflow.log_table(columns, f"{file}.json")
-    for number, (path, _) in enumerate(gallery.captions()):
-        with Image.open(path) as image:
-            mlflow.log_image(image, f"{file}_{number}.png")
-
-
-def _swanlab(tracker: Any, gallery: Gallery) -> None:
-    import swanlab
-
-    images = [swanlab.Image(str(path), caption=text) for path, text in gallery.captions()]
-    if images:
-        tracker.log({"gallery": images}, step=gallery.step)
-
-
-def _comet(tracker: Any, gallery: Gallery) -> None:
-    file = f"gallery_{gallery.step:06d}"
-    tracker.tracker.log_table(f"{file}.csv", tabular_data=list(map(list, gallery.rows)), headers=list(gallery.columns))
-    for number, (path, text) in enumerate(gallery.captions()):
-        facts = {"name": f"{file}_{number}", "step": gallery.step, "metadata": {"said": text}}
-        tracker.tracker.log_image(str(path), **facts)
 
 
 def _comet_options(begun: Begun) -> dict[str, Any]:
@@ -135,26 +77,8 @@ def _comet_options(begun: Begun) -> dict[str, Any]:
     return {"experiment_key": begun.identity, "experiment_config": settings}
 
 
-def _aim(tracker: Any, gallery: Gallery) -> None:
-    import aim
-
-    images = [aim.Image(str(path), caption=text) for path, text in gallery.captions()]
-    if images:
-        tracker.tracker.track(images, name="gallery", step=gallery.step)
-
-
 SERVICES: dict[str, Service] = {
-    "wandb": Service(
-        "WANDB_PROJECT",
-        lambda begun: {
-            "name": begun.name,
-            "group": begun.group,
-            "id": begun.identity,
-            "resume": "allow",
-            "dir": str(begun.folder),
-        },
-        _wandb,
-    ),
+    "wandb": Service("WANDB_PROJECT", lambda begun: {"dir": str(begun.folder), **_by_our_id(begun)}, has_tables=True),
     "trackio": Service(
         "TRACKIO_PROJECT",
         lambda begun: {
@@ -163,7 +87,7 @@ SERVICES: dict[str, Service] = {
             "resume": "allow",
             "embed": False,
         },
-        _trackio,
+        has_tables=True,
         finish=_finish_trackio,
     ),
     "mlflow": Service(
@@ -173,22 +97,13 @@ SERVICES: dict[str, Service] = {
             "run_name": begun.name,
             "tags": {"group": begun.group} if begun.group else None,
         },
-        _mlflow,
         identity=lambda tracker: tracker.tracker.info.run_id,
         settings_once=True,
     ),
     "swanlab": Service(
-        "SWANLAB_PROJ_NAME",
-        lambda begun: {
-            "name": begun.name,
-            "group": begun.group,
-            "id": begun.identity,
-            "resume": "allow",
-            "log_dir": str(begun.folder / "swanlog"),
-        },
-        _swanlab,
+        "SWANLAB_PROJ_NAME", lambda begun: {"log_dir": str(begun.folder / "swanlog"), **_by_our_id(begun)}
     ),
-    "comet_ml": Service("COMET_PROJECT_NAME", _comet_options, _comet),
+    "comet_ml": Service("COMET_PROJECT_NAME", _comet_options),
     "aim": Service(
         None,
         lambda begun: {
@@ -196,11 +111,27 @@ SERVICES: dict[str, Service] = {
             "run_hash": begun.known,
             "experiment": begun.group or PROJECT,
         },
-        _aim,
         identity=lambda tracker: tracker.tracker.hash,
     ),
 }
 """By name; also the module to import, and what pip installs."""
+
+
+def send_gallery(name: str, tracker: Any, records: Sequence[Mapping[str, Any]], folder: Path) -> None:
+    """Send lines of gallery.jsonl as a table: per agent its votes, its label and one completion; then a picture."""
+    package = importlib.import_module(name)
+    agents = list(records[0]["agents"])
+    columns = ["row", "question", *(f"{agent}: {what}" for agent in agents for what in ("votes", "label", "sample"))]
+    rows = []
+    for record in records:
+        row = [str(record["row"]), str(record["text"])]
+        for own in record["agents"].values():
+            votes = ", ".join(f"{answer} x{count}" for answer, count in own["votes"])
+            row += [votes, str(own["label"]), str(own["sample"])]
+        images = [package.Image(str(folder / path)) for path in record["images"][:1]]
+        rows.append([*row, str(record["gold"]), *(images or [None])])
+    table = package.Table(columns=[*columns, "known answer", "picture"], data=rows)
+    tracker.log({"gallery": table}, step=int(records[0]["step"]))
 
 
 def plain_tag(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Numbers, settings and pictures in the files of every tracking service, written offline by the real packages."""
+"""Numbers and settings, in two also pictures, in the files of every tracking service, offline by the real packages."""
 
 from __future__ import annotations
 
@@ -145,25 +145,22 @@ def test_mlflow(tmp_path: Path) -> None:
     assert [(one.step, one.value) for one in history] == list(zip(STEPS, VALUES, strict=True))
     assert found.data.params["optimizer.lr"] == "0.25"
     assert found.data.tags["group"] == "sweep"
-    files = {file.path for file in client.list_artifacts(found.info.run_id, "gallery")}
-    assert files == {"gallery/step_000004.json", "gallery/step_000004_0.png"}
+    assert not client.list_artifacts(found.info.run_id)
 
 
 def test_swanlab(tmp_path: Path) -> None:
     run = run_twice("swanlab", tmp_path, SWANLAB_MODE="offline", SWANLAB_SAVE_DIR=str(tmp_path / "swan"))
     files = [path for path in (run / "swanlog").rglob("*") if path.is_file()]
     content = b"".join(path.read_bytes() for path in files)
-    for said in (b"agents/qwen/reward_mean", b"optimizer.lr", b"gallery"):
+    for said in (b"agents/qwen/reward_mean", b"optimizer.lr"):
         assert said in content
-    assert [path for path in files if path.suffix == ".png"]
 
 
 def test_comet(tmp_path: Path) -> None:
     run = run_twice("comet_ml", tmp_path, COMET_START_ONLINE="0", COMET_API_KEY="x" * 25)
-    metrics, assets, parameters = [], set(), {}
+    metrics, parameters = [], {}
     for archive in sorted((run / "comet").glob("*.zip")):
         with zipfile.ZipFile(archive) as zipped:
-            assets |= set(zipped.namelist())
             for line in zipped.read("messages.json").decode().splitlines():
                 message = json.loads(line)["payload"]
                 if metric := message.get("metric"):
@@ -181,7 +178,6 @@ def test_aim(tmp_path: Path) -> None:
 import json, sys
 from aim import Repo
 from aim.sdk.index_manager import RepoIndexManager
-from aim.storage.context import Context
 (name,) = Repo(sys.argv[1]).list_all_runs()
 RepoIndexManager.get_index_manager(Repo(sys.argv[1])).index(name)  # as `aim up` does
 (run,) = Repo(sys.argv[1]).iter_runs()
@@ -190,13 +186,10 @@ for metric in run.metrics():
     if metric.name == "agents/qwen/reward_mean":
         steps, (values, *_) = metric.data.numpy()
         points = sorted(zip(steps.tolist(), values.tolist()))
-shown = run.get_image_sequence("gallery", Context({})).values.values_list()
-images = [image.caption for step in shown for image in step]
-print(json.dumps([points, run["hparams"]["optimizer.lr"], run.experiment, images]))
+print(json.dumps([points, run["hparams"]["optimizer.lr"], run.experiment]))
 """
     command = [sys.executable, "-c", read, str(run.parent)]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
-    points, rate, experiment, images = json.loads(done.stdout.splitlines()[-1])
+    points, rate, experiment = json.loads(done.stdout.splitlines()[-1])
     assert points == [[step, value] for step, value in zip(STEPS, VALUES, strict=True)]
     assert (rate, experiment) == (0.25, "sweep")
-    assert "qwen: votes: 7 x5, 8 x3" in images[0]

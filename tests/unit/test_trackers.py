@@ -112,7 +112,7 @@ def test_a_service_that_does_not_start_ends_the_start(monkeypatch: pytest.Monkey
         def start(self, name: str, begun: Begun, config: Any) -> Any:
             threading.Event().wait()
 
-    monkeypatch.setitem(trackers_module.SERVICES, "slow", Kind("", lambda begun: {}, lambda tracker, gallery: None))
+    monkeypatch.setitem(trackers_module.SERVICES, "slow", Kind("", lambda begun: {}))
     monkeypatch.setattr(trackers_module, "require_trackers", lambda names: None)
     monkeypatch.setattr(trackers_module, "STARTING", 0.1)
     with pytest.raises(UserError, match=r"slow cannot start \(no answer within 0\.1 s\).*leave it out"):
@@ -150,7 +150,7 @@ def test_a_service_that_fails_or_hangs_never_holds_up_the_run(
             return Broken() if name == "broken" else Hanging()
 
     for name in ("broken", "hanging"):
-        monkeypatch.setitem(trackers_module.SERVICES, name, Kind("", lambda begun: {}, lambda tracker, gallery: None))
+        monkeypatch.setitem(trackers_module.SERVICES, name, Kind("", lambda begun: {}))
     monkeypatch.setattr(trackers_module, "require_trackers", lambda names: None)
     monkeypatch.setattr(trackers_module, "PATIENCE", 0.2)
     start = time.monotonic()
