@@ -10,6 +10,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any, Self
 
 from rich.console import Console, Group
@@ -41,14 +42,8 @@ VOTES = "agreement of votes"
 """Of the answers sampled to train on; `agreement on SET` is of greedy answers to a validation set."""
 TREND = 12
 """Characters of a trend."""
-METRICS = {
-    "sampled acc": "sampled_accuracy",
-    "reward": "reward_mean",
-    "pseudo-label acc": "pseudo_label_accuracy",
-    "unparsed": "unparsed_share",
-    "tokens": "completion_length",
-}
-"""Columns of the panel after the trend, with their keys in metrics.jsonl; a narrow terminal drops the last ones."""
+METRICS = {"reward": "reward_mean", "sampled acc": "sampled_accuracy", "pseudo-label acc": "pseudo_label_accuracy"}
+"""Metrics of the last step that are shown, with their keys in metrics.jsonl."""
 PHASE_STYLES = {"failed": "bold red", "interrupted": "bold yellow", "done": "bold green"}
 
 
@@ -76,18 +71,12 @@ class Progress:
         self._live: Live | None = None
         self._last_plain = -math.inf
         self._agents, self._steps, self._step = list(agents), steps, start_step
-        self._begin: tuple[float, int] | None = None
-        """When the first step of this session ended, and which: loading and the first evaluation tell no pace."""
-        self._left = ""
         self._slow: threading.Timer | None = None
         """Tells of the present phase when it is slow."""
         self._latest: dict[str, Record] = {}
-        self._sampled: dict[str, list[float]] = defaultdict(list)
-        self._votes: list[float] = []
-        """Agreement of the votes, step by step."""
-        self._accuracy: dict[tuple[str, str], list[float]] = defaultdict(list)
-        self._agreement: dict[str, list[float]] = defaultdict(list)
-        """Of each validation set, evaluation by evaluation."""
+        self._sets: list[str] = []
+        self._series: dict[tuple[str | None, str | None], list[float]] = defaultdict(list)
+        """Accuracies over the run by validation set, None in training, and agent, None for the agreement of all."""
         one_line: dict[str, Any] = {"no_wrap": True, "overflow": "ellipsis"}
         self._bar = Bar(
             TextColumn("{task.description}", "bold", markup=False, table_column=Column(max_width=24, **one_line)),
@@ -95,13 +84,14 @@ class Progress:
             BarColumn(bar_width=None, complete_style="cyan", finished_style="green"),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
-            TextColumn("{task.fields[left]}", "dim"),
+            TimeRemainingColumn(),
+            TextColumn("left", "dim"),
             console=self._console,
             expand=True,
-            # The time left is counted here, so the samples that rich would keep of up to a thousand steps go at once.
-            speed_estimate_period=0,
+            # From the end of the first step of this session on: loading and the first evaluation tell no pace.
+            speed_estimate_period=math.inf,
         )
-        self._task = self._bar.add_task(name, total=steps, completed=start_step, phase="starting", left="")
+        self._task = self._bar.add_task(name, total=steps, completed=start_step, phase="starting")
 
     def __enter__(self) -> Self:
         if not self._quiet and _draws_live(self._console):
@@ -134,9 +124,7 @@ class Progress:
                 self._slow.cancel()
             self._slow = None
             if self._live is None and not self._quiet and text not in (*PHASE_STYLES, "stopped"):
-                self._slow = threading.Timer(SLOW_PHASE, self.message, [told or text])
-                self._slow.daemon = True
-                self._slow.start()
+                self._slow = _said_after(SLOW_PHASE, told or text, self._console)
 
     def restore(self, steps: Iterable[Record], validations: Iterable[Record]) -> None:
         """Add the records of an earlier session, so that a resumed run shows its whole trend."""
@@ -149,12 +137,7 @@ class Progress:
     def step(self, record: Record) -> None:
         with self._lock:
             self._add_step(record)
-            began, first = self._begin = self._begin or (time.monotonic(), self._step)
-            if self._step > first:
-                # The mean pace since then, evaluations and checkpoints included.
-                seconds = round((time.monotonic() - began) / (self._step - first) * max(0, self._steps - self._step))
-                self._left = f"{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d} left"
-            self._bar.update(self._task, completed=self._step, left=self._left)
+            self._bar.update(self._task, completed=self._step)
         if self._live is None and not self._quiet:
             now = time.monotonic()
             if self._step >= self._steps or now - self._last_plain >= PLAIN_EVERY:
@@ -166,10 +149,9 @@ class Progress:
             set_name = self._add_validation(record)
         if self._live is None:
             parts = [f"step {record.get('step', '?')}/{self._steps}", f"validation {set_name}"]
-            known = [(agent, self._accuracy.get((set_name, agent))) for agent in self._agents]
-            parts += [f"{agent} {_start_now(values, ' -> ')}" for agent, values in known if values]
-            if self._agreement[set_name]:
-                parts.append(f"agreement on {set_name} {_start_now(self._agreement[set_name], ' -> ')}")
+            for agent in (*self._agents, None):
+                if values := self._series[set_name, agent]:
+                    parts.append(f"{agent or f'agreement on {set_name}'} {_start_now(values, ' -> ')}")
             self.message("  ".join(parts))
 
     def message(self, text: str) -> None:
@@ -182,15 +164,20 @@ class Progress:
         self._step = self._step if step is None else int(step)
         for agent, metrics in self._rows(record):
             self._latest[agent] = mapping(metrics)
-            _append(self._sampled[agent], self._latest[agent].get("sampled_accuracy"))
-        _append(self._votes, mapping(record.get("cohort")).get("agreement"))
+            self._append(None, agent, self._latest[agent].get("sampled_accuracy"))
+        self._append(None, None, mapping(record.get("cohort")).get("agreement"))
 
     def _add_validation(self, record: Record) -> str:
-        set_name = str(record.get("set", "validation"))
+        name = str(record.get("set", "validation"))
+        self._sets += [name] * (name not in self._sets)
         for agent, metrics in self._rows(record):
-            _append(self._accuracy[set_name, agent], mapping(metrics).get("accuracy"))
-        _append(self._agreement[set_name], mapping(record.get("cohort")).get("agreement"))
-        return set_name
+            self._append(name, agent, mapping(metrics).get("accuracy"))
+        self._append(name, None, mapping(record.get("cohort")).get("agreement"))
+        return name
+
+    def _append(self, set_name: str | None, agent: str | None, value: object) -> None:
+        if (known := number(value)) is not None:
+            self._series[set_name, agent].append(known)
 
     def _rows(self, record: Record) -> list[tuple[str, Any]]:
         """Return the agents of a record with their values; new agents get a row."""
@@ -200,13 +187,11 @@ class Progress:
 
     def _step_line(self) -> str:
         parts = [f"step {self._step}/{self._steps}"]
-        if self._left and self._step < self._steps:
-            parts.append(self._left)
+        if (left := self._bar.tasks[0].time_remaining) and self._step < self._steps:
+            parts.append(f"{timedelta(seconds=left)} left")
         for agent in self._agents:
             metrics = self._latest.get(agent, {})
-            values = {
-                word: number(metrics.get(METRICS[word])) for word in ("reward", "sampled acc", "pseudo-label acc")
-            }
+            values = {word: number(metrics.get(key)) for word, key in METRICS.items()}
             texts = [f"{word} {value:.2f}" for word, value in values.items() if value is not None]
             if (unparsed := number(metrics.get("unparsed_share")) or 0.0) >= MUTE_SHARE:
                 why = [
@@ -219,44 +204,33 @@ class Progress:
                 texts.append("equal rewards in every group")
             if texts:
                 parts.append(f"{agent}: {', '.join(texts)}")
-        if self._votes:
-            parts.append(f"{VOTES} {self._votes[-1]:.2f}")
+        if votes := self._series[None, None]:
+            parts.append(f"{VOTES} {votes[-1]:.2f}")
         return "  ".join(parts)
 
     def _panel(self) -> Group:
+        """Return the bar, the accuracy on the first validation set with its trend, the last step, and other sets."""
         with self._lock:
-            wide = self._console.options.update_width(10_000)
-            for count in range(len(METRICS), -1, -1):
-                table = self._table(list(METRICS)[:count])
-                if self._console.measure(table, options=wide).maximum <= self._console.width:
-                    break
+            table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+            table.add_column("", no_wrap=True, overflow="ellipsis", max_width=24)
+            for head in ("accuracy", "trend", *METRICS):
+                table.add_column(head, justify="left" if head == "trend" else "right", no_wrap=True)
+            first = next(iter(self._sets), None)
+            for agent in self._agents:
+                accuracy = self._series[first, agent] if first else []
+                trend = Text(sparkline(max(accuracy, self._series[None, agent], key=len), TREND), "cyan")
+                values = [number(self._latest.get(agent, {}).get(key)) for key in METRICS.values()]
+                numbers = ["–" if value is None else f"{value:.2f}" for value in values]
+                table.add_row(Text(agent), _start_now(accuracy), trend, *numbers)
+            for set_name, label in {first: f"agreement on {first}", None: VOTES}.items():
+                if agreement := self._series[set_name, None]:
+                    trend = Text(sparkline(agreement, TREND), "magenta")
+                    table.add_row(label, _start_now(agreement), trend, style="dim")
             others = []
-            for name in list(self._agreement)[1:]:
-                shown = ", ".join(f"{agent} {_start_now(self._accuracy[name, agent])}" for agent in self._agents)
+            for name in self._sets[1:]:
+                shown = ", ".join(f"{agent} {_start_now(self._series[name, agent])}" for agent in self._agents)
                 others.append(Text(f"{name}: {shown}", "dim", no_wrap=True, overflow="ellipsis"))
             return Group("", self._bar, table, *others)
-
-    def _table(self, shown: Sequence[str]) -> Table:
-        """Return the accuracy on the first validation set, trends and the chosen metrics of the last step."""
-        table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
-        table.add_column("", no_wrap=True, overflow="ellipsis", max_width=24)
-        for head in ("accuracy", "trend", *shown):
-            table.add_column(head, justify="left" if head == "trend" else "right", no_wrap=True)
-        first = next(iter(self._agreement), "")
-        for agent in self._agents:
-            metrics = self._latest.get(agent, {})
-            accuracy, sampled = self._accuracy.get((first, agent), []), self._sampled.get(agent, [])
-            trend = Text(sparkline(max(accuracy, sampled, key=len), TREND), "cyan")
-            known = {head: number(metrics.get(METRICS[head])) for head in shown}
-            numbers = [
-                "–" if v is None else f"{v:.1f}" if head == "tokens" else f"{v:.2f}" for head, v in known.items()
-            ]
-            table.add_row(Text(agent), _start_now(accuracy), trend, *numbers)
-        for name, agreement in ((f"agreement on {first}", self._agreement.get(first)), (VOTES, self._votes)):
-            if agreement:
-                trend = Text(sparkline(agreement, TREND), "magenta")
-                table.add_row(name, _start_now(agreement), trend, style="dim")
-        return table
 
 
 class Task:
@@ -324,14 +298,12 @@ def waiting(what: str, console: Console | None = None, quiet: bool = False) -> I
         with console.status(Text(what)):
             yield
         return
-    slow = threading.Timer(math.inf if quiet else SLOW_WAIT, console.print, [Text(what)], {"soft_wrap": True})
-    slow.daemon = True
-    if not quiet:
-        slow.start()
+    slow = None if quiet else _said_after(SLOW_WAIT, what, console)
     try:
         yield
     finally:
-        slow.cancel()
+        if slow is not None:
+            slow.cancel()
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
@@ -349,9 +321,12 @@ def _draws_live(console: Console) -> bool:
     return console.is_terminal and not console.is_dumb_terminal and console.encoding.lower().startswith("utf")
 
 
-def _append(history: list[float], value: object) -> None:
-    if (known := number(value)) is not None:
-        history.append(known)
+def _said_after(seconds: float, text: str, console: Console) -> threading.Timer:
+    """Print a line unless the timer is cancelled before."""
+    timer = threading.Timer(seconds, console.print, [Text(text)], {"soft_wrap": True})
+    timer.daemon = True
+    timer.start()
+    return timer
 
 
 def _start_now(history: Sequence[float], arrow: str = " → ") -> str:
