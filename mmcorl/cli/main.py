@@ -10,7 +10,6 @@ import argparse
 import itertools
 import operator
 import re
-import shlex
 import signal
 import sys
 import traceback
@@ -56,8 +55,6 @@ EPILOG = """examples:
 
 `mmcorl help COMMAND` or `mmcorl COMMAND --help` shows the options of a command, with examples.
 """
-ELSEWHERE = {"run": "train", "evaluate": "eval", "estimate": "doctor", "ui": "view", "upload": "push"}
-"""Names under which a command may be looked for."""
 
 TRUST = "code of your own that a folder names and this command line does not: let it run, from now on"
 
@@ -69,13 +66,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         words = [*words[1:], "--help"]
     if " ".join(words[:2]) in COMMANDS:  # such as `rephrase audit`
         words[:2] = [" ".join(words[:2])]
-    if not words[0].startswith("-") and words[0] not in COMMANDS:
+    if words[0] not in (*COMMANDS, "-h", "--help", "--version"):
         print(f"mmcorl: {_unknown(words[0])}", file=sys.stderr)
-        return 2
-    at = next((n for n, word in enumerate(words) if word in COMMANDS), 0)
-    if at and words[0] not in ("-h", "--help", "--version"):
-        moved = shlex.join(["mmcorl", *words[at:], *words[:at]])
-        print(f"mmcorl: options come after the command: {moved}", file=sys.stderr)
         return 2
     parser = parser_of(words[0])
     overrides, words = _overrides(words, parser)
@@ -99,7 +91,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _unknown(word: str) -> str:
     """Return what to say of a command that does not exist."""
-    near = ELSEWHERE.get(word) or next(iter(get_close_matches(word, COMMANDS, 1)), None)
+    near = next(iter(get_close_matches(word, COMMANDS, 1)), None)
     if near is None and (word in shipped() or word.endswith((".yaml", ".yml"))):
         near = f"train {word}"
     hint = f"did you mean `mmcorl {near}`?" if near else "`mmcorl --help` lists them"
@@ -123,8 +115,6 @@ def _refuse(arguments: argparse.Namespace, rest: Sequence[str]) -> NoReturn:
             after = rest[rest.index(wrong) + 1 :]
             value = value or (after[0] if after and not after[0].startswith("-") else "VALUE")
             parser.error(f"{option} is a setting, which is written without dashes: {known}={value}")
-    if option.startswith("--") and any(known.startswith(option) for known in parser._option_string_actions):
-        parser.error(f"{option} stands behind `--`, after which nothing is an option: write it before")
     options = get_close_matches(option, parser._option_string_actions, 1)
     parser.error(f"{name} has no option {option}" + (f": did you mean {options[0]}?" if options else ""))
 
@@ -199,12 +189,9 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _listing() -> str:
-    listed = {name for names in TASKS.values() for name in names}
-    tasks = TASKS | {"other": tuple(name for name in COMMANDS if name not in listed)}
     lines = []
-    for task, names in tasks.items():
-        there = [name for name in names if name in COMMANDS]
-        lines += [f"{task}:", *(f"  {name:<15} {COMMANDS[name].help}" for name in there), ""] if there else []
+    for task, names in TASKS.items():
+        lines += [f"{task}:", *(f"  {name:<15} {COMMANDS[name].help}" for name in names), ""]
     return "\n".join(lines)
 
 

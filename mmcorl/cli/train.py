@@ -69,7 +69,7 @@ def _shipped() -> str:
 )
 def train(run: TrainArguments, progress: Progress, output: Output) -> int:
     with told(partial(print, file=sys.stderr, flush=True)):
-        config = _config(run)
+        config = settings.load(run.config, run.overrides, run.method)
     if run.dry:
         return _beside_the_paper(config, as_json=output.as_json)
     run_dir = run.run_dir or Path("runs") / config.name
@@ -133,32 +133,6 @@ def _onward(run_dir: Path) -> str:
         f": re-run the same command to resume from the checkpoint of step {safe[-1].step}; the folder {run_dir} may "
         "be moved, to another machine as well (docs/moving.md)"
     )
-
-
-def _config(run: TrainArguments) -> settings.Config:
-    try:
-        return settings.load(run.config, run.overrides, run.method)
-    except UserError as error:
-        from mmcorl.tools.grid import values_of
-
-        for place, text in enumerate(run.overrides):
-            key, equals, _ = text.partition("=")
-            values = values_of(text)[1] if equals and key.strip() and not text.endswith("=") else []
-            before, after = run.overrides[:place], run.overrides[place + 1 :]
-            if len(values) > 1 and _loads(run, [*before, f"{key}={values[0]}", *after]):
-                raise UserError(
-                    f"{text!r} lists several values, and a run takes one: "
-                    f"`mmcorl sweep {run.config} --grid {text}` trains a run with each"
-                ) from error
-        raise
-
-
-def _loads(run: TrainArguments, overrides: Sequence[str]) -> bool:
-    try:
-        settings.load(run.config, overrides, run.method)
-    except UserError:
-        return False
-    return True
 
 
 def _about(config: settings.Config, run_dir: Path) -> str:

@@ -76,7 +76,7 @@ def test_help_version_and_wrong_arguments(capsys: pytest.CaptureFixture[str]) ->
         ("train c.yaml --optimizer.lr=1e-5", "written without dashes: optimizer.lr=1e-5"),
         ("train c.yaml --steps 3", "written without dashes: steps=3"),
         ("families extra", "unexpected argument 'extra'"),
-        ("--run-dir z train quickstart", "options come after the command: mmcorl train quickstart --run-dir z"),
+        ("--run-dir z train quickstart", "there is no command '--run-dir'"),
         ("help trian", "did you mean `mmcorl train`?"),
     ],
 )

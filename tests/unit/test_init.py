@@ -261,12 +261,6 @@ def test_mistakes_are_told_in_one_sentence_and_nothing_is_written(words, sentenc
     assert (tmp_path / "here.yaml").read_text() == "mine"
 
 
-def test_an_option_behind_two_dashes_is_told_as_such(capsys):
-    with pytest.raises(SystemExit):
-        main(["init", "--", "-x.yaml", "--gpus", "0"])
-    assert "--gpus stands behind `--`" in capsys.readouterr().err
-
-
 def test_one_model_trains_with_the_method_that_the_refusal_names(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["init", "run.yaml", "--model", "zoo:qwen2", "--method", "ttrl"]) == 0
