@@ -25,7 +25,7 @@ from eval_suite.reporter import counted
 from eval_suite.row_files import read_rows
 from mmcorl.answers.places import SIDE, Form, is_bare_place, read_places
 from mmcorl.answers.relations import RELATIONS
-from mmcorl.data.columns import Corners
+from mmcorl.data.columns import USUAL, Corners
 from mmcorl.errors import UserError
 from model_adapters.coordinates import Convention, Coordinates
 
@@ -33,11 +33,8 @@ RESPONSE_COLUMNS = (
     *("response", "prediction", "output", "completion", "model_output", "generation", "text"),
     *("responses", "predictions", "outputs", "completions", "generations"),
 )
-GOLD_COLUMNS = ("gold", "answer", "target", "ground_truth", "label", "solution")
-QUESTION_COLUMNS = ("question", "problem", "prompt", "query", "input")
-ID_COLUMNS = ("id", "index", "doc_id", "pid", "sample_index", "question number", "question_id", "unique_id", "uid")
+GOLD_COLUMNS, ID_COLUMNS = [name for name in USUAL["answer"] if "." not in name], USUAL["id"]
 SIZE_COLUMNS = (("width", "height"), ("image_width", "image_height"), ("img_width", "img_height"))
-OPTION_COLUMNS = ("choices", "options", "option")
 OPTION_FORMS = """a list as JSON or Python (["40", "45"]), {"A": "40", "B": "45"}, or `A. 40; B. 45`"""
 _LETTERS = "ABCDEFGHIJ"
 _FAILED = "Failed to obtain answer"
@@ -226,7 +223,7 @@ class ResponseFile:
                 )
             first = drawn.get(identity, 0) if self._numbers is None else self._numbers[to_text(row["sample"])]
             drawn[identity] = drawn.get(identity, 0) + len(texts)
-            question = _first(merged, QUESTION_COLUMNS)
+            question = _first(merged, USUAL["question"])
             choices, unread = _choices(merged)
             gold, accepted, trouble = self._known(merged, choices, where)
             if self._golds and (unread or trouble):
@@ -428,14 +425,10 @@ def _known_value(row: Mapping[str, Any]) -> Any:
 
 def listed(value: Any) -> list[Any]:
     """Several known answers: a list, or one as JSON or Python in a cell of a table."""
-    if isinstance(value, str) and value.strip().startswith("[") and value.strip().endswith("]"):
-        for parse in (json.loads, ast.literal_eval):
-            try:
-                parsed = parse(value)
-            except (ValueError, SyntaxError, MemoryError, RecursionError):
-                continue
-            if isinstance(parsed, list) and all(isinstance(text, str) for text in parsed):
-                return parsed
+    if isinstance(value, str) and value.strip().startswith("["):
+        parsed = _literal(value)
+        if isinstance(parsed, list) and all(isinstance(text, str) for text in parsed):
+            return parsed
     return list(value) if isinstance(value, list | tuple) else [value]
 
 
@@ -496,7 +489,7 @@ def _is_number(text: str) -> bool:
 
 def _choices(row: Mapping[str, Any]) -> tuple[tuple[str, ...] | None, str]:
     """Option values in order A, B, C, ..., and why they cannot be read; a letter left out is an empty option."""
-    column = next((name for name in OPTION_COLUMNS if _first(row, (name,)) not in (None, "", [], {})), None)
+    column = next((name for name in USUAL["choices"] if _first(row, (name,)) not in (None, "", [], {})), None)
     if column is None:
         return _by_letter(row), ""
     given = row[column]

@@ -12,16 +12,9 @@ from eval_suite.benchmark import Loaded
 from eval_suite.imports import MATHEMATICS, AnswerForm
 from eval_suite.items import Item
 from eval_suite.reporter import Reporter
+from mmcorl.data.columns import USUAL
 from mmcorl.data.synthetic import SKILLS, distinct_rows
 from mmcorl.errors import UserError
-
-USUAL_COLUMNS = {
-    "answer": ("answer", "gold", "solution", "label"),
-    "image": ("image", "images"),
-    "choices": ("choices", "options"),
-    "id": ("id",),
-}
-"""By setting of `columns`: names that are taken where none is set and the source has one, which is noted."""
 
 HELD_OUT = {f"synthetic_{kind}": kind for kind in SKILLS}
 """Problems that need no file, by name: `synthetic:visual` is the set of this kind that demo runs hold out."""
@@ -81,10 +74,9 @@ def open_rows(source: str, changes: Sequence[str], answers: AnswerForm = MATHEMA
         return rows, []
     found = {
         role: name
-        for role, names in USUAL_COLUMNS.items()
+        for role in ("answer", "image", "choices", "id")
         if getattr(settings.columns, role) is None
-        for name in [next((name for name in names if name in rows.stored), None)]
-        if name is not None
+        for name in [name for name in USUAL[role] if name in rows.stored and (role != "id" or name == role)][:1]
     }
     if not found:
         return rows, []

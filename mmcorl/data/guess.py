@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mmcorl.data.columns import USUAL
 from mmcorl.data.row_parsing import top_level
 from mmcorl.data.tables import UnreadableRowError, open_table
 
@@ -34,23 +35,14 @@ def _is_image(value: Any) -> bool:
     )
 
 
-FIELDS: Mapping[str, tuple[tuple[str, ...], Callable[[Any], bool]]] = {
-    "question": (
-        ("question", "problem", "query", "prompt", "instruction", "conversations", "messages", "text", "input"),
-        lambda value: _is_text(value) or _is_chat(value),
-    ),
-    "image": (
-        ("image", "images", "decoded_image", "image_path", "image_paths", "img", "picture", "pictures"),
-        _is_image,
-    ),
-    "answer": (
-        ("answer", "gold", "reward_model.ground_truth", "ground_truth", "solution", "label", "answers", "target"),
-        lambda value: isinstance(value, str | int | float | list) and value != "",
-    ),
-    "choices": (("choices", "options"), lambda value: isinstance(value, list | dict | str) and bool(value)),
-    "id": (("id", "uid", "qid", "question_id", "pid", "idx"), lambda value: isinstance(value, str | int)),
+LOOKS_RIGHT: Mapping[str, Callable[[Any], bool]] = {
+    "question": lambda value: _is_text(value) or _is_chat(value),
+    "image": _is_image,
+    "answer": lambda value: isinstance(value, str | int | float | list) and value != "",
+    "choices": lambda value: isinstance(value, list | dict | str) and bool(value),
+    "id": lambda value: isinstance(value, str | int),
 }
-"""Fields of `columns`: usual names, the likeliest first, and what a value has to look like."""
+"""By field of `columns`: what a value has to look like."""
 
 
 @dataclass(frozen=True)
@@ -75,8 +67,8 @@ def guess(source: str, split: str | None = None) -> Guess:
         except UnreadableRowError:
             continue
     chosen: dict[str, str] = {}
-    for field, (names, looks_right) in FIELDS.items():
-        found = _column(rows, names, looks_right)
+    for field, looks_right in LOOKS_RIGHT.items():
+        found = _column(rows, USUAL[field], looks_right)
         if found is not None and (field != "id" or _unique(rows, found)):
             chosen[field] = found
     if "image" not in chosen:
@@ -88,7 +80,7 @@ def guess(source: str, split: str | None = None) -> Guess:
     used = {top_level(column, table.columns) for column in chosen.values()}
     return Guess(
         len(table),
-        {field: chosen[field] for field in FIELDS if field in chosen},
+        {field: chosen[field] for field in LOOKS_RIGHT if field in chosen},
         "image" in chosen or (question is not None and any(_shows(_value(row, question)) for row in rows)),
         "image" in chosen and all(_is_image(_value(row, chosen["image"])) for row in rows),
         tuple(name for name in table.columns if name not in used),
