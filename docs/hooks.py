@@ -142,9 +142,7 @@ def commands() -> str:
     return "\n".join(text) + "\n"
 
 
-def _command(name: str, whole: argparse.ArgumentParser) -> Iterator[str]:
-    (subparsers,) = (action for action in whole._actions if isinstance(action, argparse._SubParsersAction))
-    parser = subparsers.choices[name]
+def _command(name: str, parser: argparse.ArgumentParser) -> Iterator[str]:
     parser.formatter_class = lambda prog: argparse.RawDescriptionHelpFormatter(prog, width=100)
     yield f"\n### mmcorl {name}\n"
     yield _sentence(parser.description or "")

@@ -20,7 +20,7 @@ from typing import NoReturn
 
 from mmcorl import __version__
 from mmcorl.cli import analysis, completion, eval, reference, rephrase, share, start, tools, train, view
-from mmcorl.cli.arguments import COMMANDS, add_arguments
+from mmcorl.cli.arguments import COMMANDS, Command, add_arguments
 from mmcorl.cli.output import enduring
 from mmcorl.config import shipped
 from mmcorl.config.reference import settings as every_setting
@@ -43,6 +43,11 @@ TASKS = {
     "reference": ("settings", "schema", "completion"),
 }
 """The commands by task, as `mmcorl --help` lists them."""
+OPENING = """usage: mmcorl COMMAND ...
+
+Co-train models of different families with reinforcement learning and no labels:
+each agent votes over its own samples and is rewarded for agreeing with a peer's vote.
+"""
 EPILOG = """examples:
   mmcorl train quickstart                                    co-train two tiny families on images, without labels
   mmcorl train quickstart name=self supervision.kind=self    the self-rewarding baseline
@@ -53,8 +58,7 @@ EPILOG = """examples:
   mmcorl settings learning rate                              find a setting
   mmcorl doctor paper/vlm_3b_open_r1                         will this run work on this machine?
 
-`mmcorl help COMMAND` or `mmcorl COMMAND --help` shows the options of a command, with examples.
-"""
+`mmcorl help COMMAND` or `mmcorl COMMAND --help` shows the options of a command, with examples."""
 
 TRUST = "code of your own that a folder names and this command line does not: let it run, from now on"
 
@@ -66,20 +70,25 @@ def main(argv: Sequence[str] | None = None) -> int:
         words = [*words[1:], "--help"]
     if " ".join(words[:2]) in COMMANDS:  # such as `rephrase audit`
         words[:2] = [" ".join(words[:2])]
-    if words[0] not in (*COMMANDS, "-h", "--help", "--version"):
-        print(f"mmcorl: {_unknown(words[0])}", file=sys.stderr)
+    name, words = words[0], words[1:]
+    if name in ("-h", "--help", "--version"):
+        with enduring():
+            print(f"mmcorl {__version__}" if name == "--version" else overview())
+        return 0
+    if name not in COMMANDS:
+        print(f"mmcorl: {_unknown(name)}", file=sys.stderr)
         return 2
-    parser = parser_of(words[0])
+    parser = parser_of(name)
     overrides, words = _overrides(words, parser)
     # argparse takes no positional arguments after an option that follows others; overrides may be anywhere.
     arguments, rest = parser.parse_known_args(words)
     if any(word.startswith("-") for word in rest) or (rest and not hasattr(arguments, "overrides")):
-        _refuse(arguments, rest)
+        _refuse(name, parser, rest, has_settings=hasattr(arguments, "overrides"))
     if overrides or rest:
         arguments.overrides = [*arguments.overrides, *overrides, *rest]
     try:
         with enduring(), made.command(sys.argv[1:] if argv is None else argv):
-            return _run(arguments)
+            return _run(COMMANDS[name], arguments)
     except KeyboardInterrupt:  # One more, while the first was told.
         return 130
     finally:
@@ -98,16 +107,14 @@ def _unknown(word: str) -> str:
     return f"there is no command {word!r}: {hint}"
 
 
-def _refuse(arguments: argparse.Namespace, rest: Sequence[str]) -> NoReturn:
+def _refuse(name: str, parser: argparse.ArgumentParser, rest: Sequence[str], *, has_settings: bool) -> NoReturn:
     """End with what is wrong about words that a command does not take, and the way out."""
-    name: str = arguments.run.name
-    parser: argparse.ArgumentParser = arguments.parser
     wrong = next((word for word in rest if word.startswith("-")), rest[0])
     option, _, value = wrong.partition("=")
     key = option.lstrip("-").replace("-", "_")
     if not wrong.startswith("-"):
         parser.error(f"unexpected argument {wrong!r}")
-    if hasattr(arguments, "overrides"):
+    if has_settings:
         keys = {setting.key: setting.key for setting in every_setting()}
         near = sorted((full for full in keys if full.endswith(f".{key}")), key=lambda full: "NAME" in full)
         known = keys.get(key) or next(iter(near), None)
@@ -122,11 +129,9 @@ def _refuse(arguments: argparse.Namespace, rest: Sequence[str]) -> NoReturn:
 def _overrides(words: Sequence[str], parser: argparse.ArgumentParser) -> tuple[list[str], list[str]]:
     """Take the settings out of the words of a command that has them, in their order: `key.sub=value` after anything but
     an option with a value: one of several values, such as `--methods` or `--seeds`, would take them for its own."""
-    models = COMMANDS[words[0]].models.values() if words and words[0] in COMMANDS else ()
-    if not any("overrides" in model.model_fields for model in models):
+    if not any(action.dest == "overrides" for action in parser._actions):
         return [], list(words)
-    (commands,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
-    options: dict[str, argparse.Action] = commands.choices[words[0]]._option_string_actions
+    options: dict[str, argparse.Action] = parser._option_string_actions
 
     def takes(option: str) -> bool:
         """Whether a word is an option, perhaps shortened, whose value is the next word."""
@@ -142,7 +147,7 @@ def _overrides(words: Sequence[str], parser: argparse.ArgumentParser) -> tuple[l
     return [*itertools.compress(words, taken)], [*itertools.compress(words, map(operator.not_, taken))]
 
 
-def _run(arguments: argparse.Namespace) -> int:
+def _run(command: Command, arguments: argparse.Namespace) -> int:
     """Run a command and tell its errors; returns the exit status."""
     try:
         Path.cwd()
@@ -152,9 +157,9 @@ def _run(arguments: argparse.Namespace) -> int:
     try:
         for path in arguments.trust:
             trust(path)
-        return int(arguments.run(arguments))
+        return command(arguments)
     except KeyboardInterrupt as interrupt:  # which may bring what to say
-        print(f"mmcorl: interrupted{str(interrupt) or arguments.after_interrupt}", file=sys.stderr)
+        print(f"mmcorl: interrupted{str(interrupt) or command.after_interrupt}", file=sys.stderr)
         return 130
     except SystemExit as stop:  # of a user's code; what is asked for on the command line was understood before
         print(f"mmcorl: {exited(stop)}", file=sys.stderr)
@@ -188,38 +193,23 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message}\nsee `{self.prog} --help`\n")
 
 
-def _listing() -> str:
+def overview() -> str:
+    """Return what `mmcorl --help` prints."""
     lines = []
     for task, names in TASKS.items():
         lines += [f"{task}:", *(f"  {name:<15} {COMMANDS[name].help}" for name in names), ""]
-    return "\n".join(lines)
+    return "\n".join([OPENING, *lines, EPILOG])
 
 
-def parser_of(chosen: str | None) -> argparse.ArgumentParser:
-    """Return the parser of all commands; `chosen` gets its full epilog."""
-    parser = _Parser(
-        prog="mmcorl",
-        usage="mmcorl COMMAND ...",
-        description="Co-train models of different families with reinforcement learning and no labels:\n"
-        "each agent votes over its own samples and is rewarded for agreeing with a peer's vote.",
-        epilog=f"{_listing()}\n{EPILOG}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--version", action="version", version=f"mmcorl {__version__}", help="show the version")
-    subparsers = parser.add_subparsers(required=True, metavar="COMMAND", help=argparse.SUPPRESS, prog="mmcorl")
-    for name, command in COMMANDS.items():
-        epilog = command.epilog if isinstance(command.epilog, str) else command.epilog() if name == chosen else ""
-        subparser = subparsers.add_parser(
-            name,
-            help=command.help,
-            description=command.help,
-            epilog=epilog,
-            formatter_class=argparse.RawDescriptionHelpFormatter if epilog else argparse.HelpFormatter,
-        )
-        subparser.set_defaults(run=command, parser=subparser, after_interrupt=command.after_interrupt)
-        for model in command.models.values():
-            add_arguments(subparser, model, command.flags)
-        subparser.add_argument("--trust", action="append", type=Path, default=[], metavar="FILE.py", help=TRUST)
+def parser_of(name: str) -> argparse.ArgumentParser:
+    """Return the parser of a command."""
+    command = COMMANDS[name]
+    epilog = command.epilog if isinstance(command.epilog, str) else command.epilog()
+    layout = argparse.RawDescriptionHelpFormatter if epilog else argparse.HelpFormatter
+    parser = _Parser(prog=f"mmcorl {name}", description=command.help, epilog=epilog, formatter_class=layout)
+    for model in command.models.values():
+        add_arguments(parser, model, command.flags)
+    parser.add_argument("--trust", action="append", type=Path, default=[], metavar="FILE.py", help=TRUST)
     return parser
 
 

@@ -44,19 +44,12 @@ def test_a_config_error_needs_no_torch(tmp_path: Path) -> None:
 
 
 def test_help_version_and_wrong_arguments(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stop:
-        main(["--help"])
+    assert main(["--help"]) == 0
     shown = capsys.readouterr().out
-    # Every command under the task that it belongs to.
-    assert "other:" not in shown
     assert all(f"\n  {name} " in shown for name in COMMANDS)
-    with pytest.raises(SystemExit) as stop:
-        main(["--version"])
-    assert (stop.value.code, capsys.readouterr().out) == (0, f"mmcorl {__version__}\n")
+    assert (main(["--version"]), capsys.readouterr().out) == (0, f"mmcorl {__version__}\n")
     for same in ([], ["help"]):
-        with pytest.raises(SystemExit) as stop:
-            main(same)
-        assert (stop.value.code, capsys.readouterr().out) == (0, shown)
+        assert (main(same), capsys.readouterr().out) == (0, shown)
     for words in (["help", "train"], ["train", "--help"]):
         with pytest.raises(SystemExit):
             main(words)

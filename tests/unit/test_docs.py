@@ -84,7 +84,7 @@ def test_a_command_of_the_pages_is_understood(place: str, command: str, capsys: 
         assert given[0] in ("--help", "--version") or given[0] in COMMANDS
         return
     parser = parser_of(given[0])
-    overrides, rest = _overrides(given, parser)
+    overrides, rest = _overrides(given[1:], parser)
     try:
         arguments, more = parser.parse_known_args(rest)
     except SystemExit:
@@ -96,7 +96,7 @@ def test_a_command_of_the_pages_is_understood(place: str, command: str, capsys: 
     assert not [word for word in more if word.startswith("-")], more
     assert not more or hasattr(arguments, "overrides")
     settings = [*overrides, *more, *getattr(arguments, "overrides", ())]
-    config = next((word for word in rest[1:] if word in shipped() or (ROOT / word).suffix == ".yaml"), None)
+    config = next((word for word in rest if word in shipped() or (ROOT / word).suffix == ".yaml"), None)
     if config and (config in shipped() or (ROOT / config).is_file()) and not re.search(r"mine:|my_|MODEL", command):
         load(config if config in shipped() else ROOT / config, settings)
     for text in settings if given[0] in ("train", "sweep", "doctor") else ():

@@ -12,8 +12,7 @@ import pytest
 
 from e2e.test_rephrase import good
 from eval_suite.tasks import BENCHMARKS
-from mmcorl.cli.arguments import COMMANDS
-from mmcorl.cli.main import parser_of
+from mmcorl.cli.main import COMMANDS
 from openai_server import OpenAIServer
 from runs import ForkServer
 from walk.conftest import FAMILIES, Walk
@@ -57,7 +56,6 @@ def words(typed: str, walk: Walk, url: str = "") -> list[str]:
 
 
 def test_what_is_typed_is_every_command_of_the_help(road: Walk) -> None:
-    parser_of(None)
     assert set(TYPED) == set(COMMANDS)
     listed = road.type("--help")
     assert all(name in listed for name in TYPED)
