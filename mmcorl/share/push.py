@@ -140,17 +140,21 @@ def look(uploads: Sequence[Upload], private: bool) -> dict[str, Target | None]:
         UserError: one is public and `private` is asked for, or holds a model that mmcorl did not upload.
         RunError: the hub could not be asked.
     """
+    from huggingface_hub.errors import RepositoryNotFoundError
+
     found: dict[str, Target | None] = {}
-    errors = target.hub_errors()
     for upload in uploads:
         try:
-            found[upload.repo] = target.find(upload.repo)
-        except errors as error:
+            found[upload.repo] = known = target.read(upload.repo)
+        except RepositoryNotFoundError:  # or the token may not see it
+            found[upload.repo] = None
+            continue
+        except target.hub_errors() as error:
             raise RunError(
                 f"the hub could not be asked for {upload.repo} ({_told(error)}): nothing was uploaded, and the same "
                 "command tries again"
             ) from error
-        target.require(upload.repo, found[upload.repo], private)
+        target.require(upload.repo, known, private)
     return found
 
 

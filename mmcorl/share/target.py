@@ -81,20 +81,8 @@ def read(repo: str) -> Target:
     return Target(bool(info.private), frozenset(file.rfilename for file in info.siblings or ()))
 
 
-def find(repo: str) -> Target | None:
-    """Return what a repository holds, None where the token sees none of that name."""
-    from huggingface_hub.errors import RepositoryNotFoundError
-
-    try:
-        return read(repo)
-    except RepositoryNotFoundError:
-        return None
-
-
-def require(repo: str, target: Target | None, private: bool) -> None:
+def require(repo: str, target: Target, private: bool) -> None:
     """Raise UserError where an upload would be seen by all against `private`, or land in a model of somebody else's."""
-    if target is None:
-        return
     if private and not target.private:
         raise UserError(
             f"{repo} exists and is public, so with --private nothing is uploaded to it: `hf repos settings {repo} "
