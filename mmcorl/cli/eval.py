@@ -94,7 +94,7 @@ COLUMNS = """examples:
 
 columns, by the first of a few usual names:
   response       what the model wrote (or prediction, output, ...); a list holds several samples
-  gold           the reference answer (or answer, target, ground_truth, label, solution); not with --benchmark
+  gold           the reference answer (or answer, target, ground_truth, label, solution, answers); not with --benchmark
   id             the problem (or index, doc_id, pid, ...); without ids every row is a problem
   sample         which of several responses to one problem; without it each id must occur the same number of times
   question       its text (or problem, prompt, ...), for the judge

@@ -10,9 +10,12 @@ from pydantic import BaseModel, ConfigDict
 USUAL: Mapping[str, tuple[str, ...]] = {
     "question": ("question", "problem", "prompt", "query", "instruction", "input", "conversations", "messages"),
     "image": ("image", "images", "decoded_image", "image_path", "image_paths", "img", "picture", "pictures"),
-    "answer": ("gold", "answer", "reward_model.ground_truth", "target", "ground_truth", "label", "solution"),
+    "answer": ("gold", "answer", "reward_model.ground_truth", "target", "ground_truth", "label", "solution", "answers"),
     "choices": ("choices", "options", "option"),
-    "id": ("id", "index", "doc_id", "pid", "sample_index", "question number", "question_id", "unique_id", "uid", "qid"),
+    "id": (
+        *("id", "index", "doc_id", "pid", "sample_index", "question number"),
+        *("question_id", "unique_id", "uid", "qid", "idx"),
+    ),
 }
 """By field of `Columns`: names that files made elsewhere use, the likeliest first, for `init`, `eval` and `grade`."""
 
