@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gzip
+import http.server
 import json
 import os
 import random
+import urllib.request
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -108,6 +110,36 @@ def readme(data_files: str, **more: Any) -> Callable[[Path], object]:
     return make
 
 
+def from_the_network(lab: Lab) -> Verdict:
+    """README.md names an address of this machine: no command that reads the folder asks it even once."""
+    folder, asked = lab.folder(), lab.folder() / "asked.txt"
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            with asked.open("a") as file:
+                file.write(f"{self.path}\n")
+            self.send_response_only(200)
+            self.send_header("Content-Length", str(len(rows())))
+            self.end_headers()
+            self.wfile.write(rows())
+
+        do_HEAD = do_GET  # noqa: N815
+
+    train = {"source": str(folder), "columns": {"answer": "answer"}}
+    config = write_config(folder, lab.settings(steps=1, validation=None, data__train=train))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server, lab.beside(server.serve_forever):
+        address = f"http://127.0.0.1:{server.server_port}"
+        readme(f"{address}/x.jsonl")(folder)
+        urllib.request.urlopen(f"{address}/counted").close()
+        for argv in (["train", config], ["doctor", config], ["init", "new.yaml", "--data", folder]):
+            ended = lab.run(*argv, cwd=lab.folder())
+            if asked.read_text() != "/counted\n":
+                return Verdict("silent", f"{argv[0]} asked: {asked.read_text().split()}")
+            if not ended.code or "lies outside of it" not in ended.output:
+                return Verdict("unclear", f"{argv[0]}, exit {ended.code}: {ended.sentence}")
+    return Verdict("survived")
+
+
 FILES: dict[str, Callable[[Lab], Verdict]] = {
     "the source is a FIFO": tried(lambda folder: os.mkfifo(folder / "rows.jsonl")),
     "the source is /dev/zero": tried(lambda folder: (folder / "rows.jsonl").symlink_to("/dev/zero")),
@@ -160,6 +192,7 @@ FILES: dict[str, Callable[[Lab], Verdict]] = {
         ),
         source="",
     ),
+    "README.md with a network address": from_the_network,
     "a link out of the folder": tried(lambda folder: (folder / "train.jsonl").symlink_to("../secret.jsonl"), source=""),
 }
 PICTURES: dict[str, Callable[[Lab], Verdict]] = {

@@ -119,6 +119,9 @@ def header_of(length: int) -> Damage:
 LOOP = "{% for a in range(99999) %}" * 3 + "{% endfor %}" * 3
 VISUAL = "qwen2.5-vl"
 MODELS: dict[str, Callable[[Lab], Verdict]] = {
+    "auto_map in config.json": spoiled(remote("config.json"), may_train=True),
+    "auto_map in config.json of an unknown type": spoiled(remote("config.json", model_type="evil")),
+    "pickled weights": spoiled(pickled),
     "auto_map and class in tokenizer_config.json": spoiled(
         remote("tokenizer_config.json", tokenizer_class="Evil"), may_train=True
     ),
