@@ -44,17 +44,6 @@ WEBINSTRUCT = [
         "difficulty": "University",
     }
 ]
-COMAS = [
-    {"prompt": "2+2?", "answer": "4", "task": "math", "source": "math", "id": "math-1"},
-    {
-        "prompt": "Double it.\n\nYour code should pass:\n```python\nassert double(3) == 6\n```",
-        "answer": "assert double(3) == 6",
-        "task": "coding",
-        "source": "kodcode",
-        "id": "coding-1",
-    },
-    {"prompt": "Charge of an electron?", "answer": "-1.6e-19 C", "task": "science", "source": "web", "id": "science-1"},
-]
 
 
 def source(folder: Path, name: str, rows: list[dict[str, Any]], **settings: Any) -> DataSettings:
@@ -74,18 +63,6 @@ def test_kodcode_asks_for_the_name_that_its_tests_call(tmp_path):
     assert (found.kept, found.counts) == ((0,), {"no_inputs": 1})
     with pytest.raises(UserError, match=r"1 coding problem without inputs.*on_bad_row: skip"):
         check(load_prompts(settings.model_copy(update={"on_bad_row": "refuse"})), max_side=64)
-
-
-def test_webinstruct_and_comas_by_their_columns(tmp_path):
-    prompt = load_prompts(source(tmp_path, "web", WEBINSTRUCT, recipe="webinstruct"))[0]
-    assert (prompt.row_id, prompt.gold, prompt.tag, prompt.calls) == ("7", "1.6e-19 J", "Physics", None)
-    rows = load_prompts(source(tmp_path, "comas", COMAS, recipe="comas"))
-    assert [(row.row_id, row.tag, row.gold, row.calls) for row in rows] == [
-        ("math-1", "math", "4", None),
-        ("coding-1", "coding", None, ("double(3)",)),
-        ("science-1", "science", "-1.6e-19 C", None),
-    ]
-    assert [row.text for row in rows] == [row["prompt"] for row in COMAS]  # the tests there name the function
 
 
 def test_a_mixture_has_every_row_once_under_an_id_of_its_own(tmp_path):

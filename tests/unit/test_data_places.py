@@ -368,59 +368,6 @@ def test_addresses_do_not_lead_out_of_the_folder(tmp_path):
             rows[0]
 
 
-def test_documents_and_charts_take_the_answer_given_most(tmp_path):
-    image = {"bytes": picture(), "path": None}
-    docvqa = {"questionId": "9", "question": "Date?", "question_types": ["form"], "image": image, "docId": 1}
-    docvqa |= {
-        "ucsf_document_id": "p",
-        "ucsf_document_page_no": "1",
-        "answers": ["1/8/93", "8 Jan"],
-        "data_split": "val",
-    }
-    rows = load_prompts(DataSettings(source=parquet(tmp_path, [docvqa], name="d"), recipe="docvqa"))
-    assert (rows[0].row_id, rows[0].gold) == ("9", "1/8/93")
-    assert rows[0].accepted == ("8 Jan",)
-
-    given = ["nokia", "toshiba", "Nokia ", "samsung", "nokia"]
-    textvqa = {"image_id": "00f", "question_id": 34602, "question": "What brand?", "image": image, "answers": given}
-    rows = load_prompts(DataSettings(source=parquet(tmp_path, [textvqa], name="t"), recipe="textvqa"))
-    assert (rows[0].row_id, rows[0].gold, rows[0].accepted) == ("34602", "nokia", ())
-    toshiba = {**textvqa, "answers": ["toshiba"] * 3 + ["Nokia", "one"] + ["nokia"] * 3}
-    rows = load_prompts(DataSettings(source=parquet(tmp_path, [toshiba], name="u"), recipe="textvqa"))
-    assert (rows[0].gold, rows[0].accepted) == ("Nokia", ("toshiba",))
-
-    chart = {"image": image, "query": "How many?", "label": ["14"], "human_or_machine": 0}
-    rows = load_prompts(DataSettings(source=parquet(tmp_path, [chart], name="c"), recipe="chartqa"))
-    assert (rows[0].gold, rows[0].tag) == ("14", "0")
-    chart = {"type": "human_test", "question": "How many?", "answer": "14", "image": image}
-    rows = load_prompts(DataSettings(source=parquet(tmp_path, [chart], name="l"), recipe="chartqa_lmms"))
-    assert (rows[0].gold, rows[0].tag) == ("14", "human_test")
-
-
-def test_clicks_are_right_inside_the_box(tmp_path):
-    image = {"bytes": picture(), "path": None}
-    row = {"file_name": "a.png", "bbox": [0.1, 0.3, 0.4, 0.9], "instruction": "close this window", "data_type": "icon"}
-    source = parquet(tmp_path, [{**row, "data_source": "windows", "image": image}])
-    rows = load_prompts(DataSettings(source=source, recipe="screenspot"), "point")
-    assert (rows[0].gold, rows[0].tag) == ("[100, 300, 400, 900]", "windows")
-    assert rows[0].text.endswith("Instruction: close this window")
-
-    (tmp_path / "shots").mkdir()
-    (tmp_path / "shots" / "a.png").write_bytes(picture())
-    v2 = {**row, "img_filename": "a.png", "bbox": [20, 30, 60, 60], "data_source": "windows"}
-    flat = {"img_filename": "a.png", "instruction": "Save", "bbox": [0.1, 0.3, 0.4, 0.9]}
-    elements = [{"instruction": "Save", "bbox": [0.1, 0.3, 0.4, 0.9], "data_type": "link"}, {"instruction": "Open"}]
-    nested = {"img_filename": "a.png", "elements": elements}
-    for recipe, stored, golds in (
-        ("screenspot_v2", [v2], ["[100, 300, 400, 900]"]),
-        ("os_atlas_flat", [flat], ["[100, 300, 400, 900]"]),
-        ("os_atlas", [nested, nested], ["[100, 300, 400, 900]", None] * 2),
-    ):
-        (tmp_path / f"{recipe}.json").write_text(json.dumps(stored))
-        settings = DataSettings(source=str(tmp_path / f"{recipe}.json"), recipe=recipe, image_root=tmp_path / "shots")
-        assert [prompt.gold for prompt in load_prompts(settings, "point")] == golds
-
-
 def test_each_item_of_a_list_is_a_row_also_of_lines_that_cannot_be_read(tmp_path):
     good = json.dumps({"img_filename": "a.png", "elements": [{"instruction": "Save"}, {"instruction": "Open"}]})
     (tmp_path / "a.png").write_bytes(picture())

@@ -14,11 +14,13 @@ import yaml
 from PIL import Image
 
 from mmcorl import config as settings
+from mmcorl.answers import RELATIONS
 from mmcorl.data import DataSettings, check, load_prompts
 from mmcorl.data.recipes import RECIPES
 from mmcorl.data.row_parsing import BadRow
 from mmcorl.data.tables import UnreadableRowError, open_table
 from mmcorl.errors import UserError
+from walk.rows import WALK, asked_by, published
 
 
 @pytest.fixture(autouse=True)
@@ -213,49 +215,20 @@ def test_chat_lists_and_nested_columns_as_verl_writes_them(tmp_path):
 # -- recipes ---------------------------------------------------------------------------------------------
 
 
-def test_mmr1_from_a_local_copy_takes_the_first_image_and_counts_the_others(tmp_path):
-    rows = [
-        {"problem": "<image>What is x?", "images": [png(0)], "answer": "4"},
-        {"problem": "<image><image>What is y?", "images": [png(1), png(2)], "answer": "5"},
-        {"problem": "<image>In <image> this, what is z?", "images": [png(3), png(4), png(5)], "answer": "6"},
-    ]
-    (tmp_path / "copy").mkdir()
-    image_set(rows, "images").to_parquet(tmp_path / "copy" / "train.parquet")
-    for place in ("copy", "copy/train.parquet"):
-        source = load_prompts(DataSettings(source=str(tmp_path / place), recipe="mmr1_math"))
-        assert [(p.text, p.images, p.gold) for p in source] == [
-            ("What is x?", (png(0),), "4"),
-            ("What is y?", (png(1),), "5"),
-            ("In this, what is z?", (png(3),), "6"),
-        ]
-        assert check(source, max_side=64).notes == {"further_images": 2}
-
-
-def test_open_r1_reads_the_tagged_answer_else_the_original(tmp_path):
-    rows = [
-        {"solution": "<think>..</think> <answer> 145° </answer>", "original_answer": "so it is 145°"},
-        {"solution": "no tag here", "original_answer": "7"},
-        {"solution": None, "original_answer": "8"},
-    ]
-    for number, row in enumerate(rows):
-        row["problem"] = f"Question {number}"
-        row["image"] = {"bytes": png(number), "path": None}
-    table = datasets.Dataset.from_list(rows).cast_column("image", datasets.Image())
-    table.save_to_disk(tmp_path / "saved")
-    source = load_prompts(DataSettings(source=str(tmp_path / "saved"), recipe="open_r1"))
-    assert [prompt.gold for prompt in source] == ["145°", "7", "8"]
-    table.remove_columns("original_answer").save_to_disk(tmp_path / "less")
-    source = load_prompts(DataSettings(source=str(tmp_path / "less"), recipe="open_r1"))
-    assert [prompt.gold for prompt in source] == ["145°", None, None]
-
-
-def test_math_recipe_works_without_id_and_level_and_columns_beside_a_recipe_win(tmp_path):
-    rows = [{"prompt": "1+1", "answer": "2", "number": 5}, {"prompt": "1+2", "answer": "3", "number": 6}]
-    path = write_jsonl(tmp_path / "r.jsonl", rows)
-    plain = load_prompts(DataSettings(source=str(path), recipe="math_level345"))
-    assert [(p.row_id, p.gold, p.tag) for p in plain] == [("0", "2", None), ("1", "3", None)]
-    named = load_prompts(DataSettings(source=str(path), recipe="math_level345", columns={"id": "number"}))
-    assert [p.row_id for p in named] == ["5", "6"]
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_reads_the_rows_that_are_published(name, tmp_path):
+    form = RELATIONS.find(WALK["recipes"][name].get("relation", "math")).form
+    source = load_prompts(DataSettings(recipe=name, **published(name, tmp_path / "rows")), form)
+    read = {}
+    for prompt in source:
+        images = [hashlib.sha256(image).hexdigest() for image in prompt.images]
+        facts = {"gold": prompt.gold, "choices": prompt.choices and [*prompt.choices], "code": bool(prompt.calls)}
+        facts |= {"images": images, "row": prompt.row_id, "tag": prompt.tag, "accepted": [*prompt.accepted]}
+        read[prompt.text.splitlines()[0]] = facts
+    asked = asked_by(name)
+    assert {text: {key: facts[key] for key in asked[text]} for text, facts in read.items()} == asked
+    further = sum(len(row.get("images", [])) > 1 for row in WALK["recipes"][name]["rows"])
+    assert check(source, max_side=64).notes == ({"further_images": 8} if further else {})
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -286,6 +259,9 @@ def test_columns_named_beside_a_recipe_are_read_as_they_are(tmp_path):
         data = DataSettings(source=path, recipe="open_r1", columns=columns)
         for settled in (data, DataSettings(**data.model_dump())):
             assert [(prompt.gold, len(prompt.images)) for prompt in load_prompts(settled)] == [(gold, 1)]
+    less = datasets.Dataset.from_list([row | {"solution": "no tag"}]).remove_columns("original_answer")
+    less.to_parquet(tmp_path / "less.parquet")
+    assert load_prompts(DataSettings(source=str(tmp_path / "less.parquet"), recipe="open_r1"))[0].gold is None
     blind = {"source": path, "recipe": "open_r1", "columns": {"image": None}}
     assert "pictures in column 'image', but columns.image is none" in refusal(**blind)
     assert [prompt.images for prompt in load_prompts(DataSettings(**blind, images="optional"))] == [()]

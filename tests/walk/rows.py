@@ -44,7 +44,7 @@ def filled(value: Any, n: int) -> Any:
 
 
 def asked_by(recipe: str) -> dict[str, dict[str, Any]]:
-    """What the rows of a recipe ask, by question; `images` are hashes."""
+    """What the rows of a recipe ask, by question, as far as the table says it; `images` are hashes."""
     asks = WALK["recipes"][recipe]["asks"]
     blank = {"gold": None, "choices": None, "images": 0, "code": False}
     asked = [blank | filled(asks[n % len(asks)], n) for n in ROWS]

@@ -36,6 +36,7 @@ def write_down(record: str) -> None:
     def training(self: PromptEncoder, prompt: Any) -> Any:
         encoded = encode(self, prompt)
         facts = {"text": prompt.text, "gold": prompt.gold, "choices": prompt.choices, "code": bool(prompt.calls)}
+        facts |= {"row": prompt.row_id, "tag": prompt.tag, "accepted": prompt.accepted}
         told(self.adapter, self.path, encoded, prompt.images, agent=self.name, uid=prompt.uid, **facts)
         return encoded
 
