@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from tests.drills.lab import Lab, Verdict, children, drills, lines, name, problem, refused, there
+from tests.drills.lab import Lab, Verdict, children, drills, name, problem, refused, there
 from tests.openai_server import Call, OpenAIServer, Reply
 from tests.runs import write_config
 
@@ -32,46 +32,6 @@ def results(out: Path, names: tuple[str, ...] = COMPARED) -> dict[str, bytes]:
     return {name: (out / name).read_bytes() for name in names if (out / name).is_file()}
 
 
-def twice(
-    lab: Lab, argv: list[str | Path], reached: Callable[[Path], Callable[[], object]], names: tuple[str, ...]
-) -> Verdict:
-    """A command alone, and one that is killed and run again: the same results. The folder is the last argument."""
-    alone, part = lab.folder() / "out", lab.folder() / "out"
-    ended = lab.run(*argv, alone)
-    if ended.code:
-        return problem(ended) or Verdict("unclear", f"left alone, it fails: {ended.sentence}")
-    running = lab.start(*argv, part)
-    caught = lab.when(running, reached(part))
-    if wrong := problem(lab.kill(running)):
-        return wrong
-    ended = lab.run(*argv, part)
-    if ended.code:
-        return problem(ended) or Verdict("lost", f"does not go on: {ended.sentence}")
-    got, expected = results(part, names), results(alone, names)
-    differ = [name for name in expected.keys() | got.keys() if got.get(name) != expected.get(name)]
-    if differ:
-        return Verdict("lost", f"other bytes in {differ}")
-    return Verdict("survived" if caught else "unclear", "" if caught else "it was too quick to be caught")
-
-
-def count(file: str, number: int) -> Callable[[Path], Callable[[], object]]:
-    return lambda out: lambda: lines(out / file) >= number
-
-
-def found(pattern: str) -> Callable[[Path], Callable[[], object]]:
-    return lambda out: there(out, pattern)
-
-
-def evaluated(reached: Callable[[Path], Callable[[], object]]) -> Callable[[Lab], Verdict]:
-    def body(lab: Lab) -> Verdict:
-        benchmarks = [f"{name}={FIXTURES / name}.jsonl" for name in ("gsm8k", "math500", "minerva")]
-        options = ["--samples", "4", "--temperature", "1", "--max-new-tokens", "24", "--quiet", "--out"]
-        # Seconds are in the summary of an evaluation.
-        return twice(lab, ["eval", lab.model("qwen2"), *benchmarks, *options], reached, COMPARED[1:])
-
-    return body
-
-
 def sums(count: int) -> list[dict[str, object]]:
     """Answers that only the computer-algebra system can tell right, and some that are wrong."""
     rows: list[dict[str, object]] = []
@@ -85,14 +45,6 @@ def sums(count: int) -> list[dict[str, object]]:
             }
         )
     return rows
-
-
-def graded(reached: Callable[[Path], Callable[[], object]]) -> Callable[[Lab], Verdict]:
-    def body(lab: Lab) -> Verdict:
-        file = write_rows(lab.folder() / "r.jsonl", sums(300))
-        return twice(lab, ["grade", file, "--quiet", "--out"], reached, COMPARED)
-
-    return body
 
 
 # -- the symbolic worker ----------------------------------------------------------------------------------------
@@ -248,16 +200,6 @@ DRILLS = [
     *drills(
         "commands",
         [
-            ("eval: items are written", evaluated(count("items.jsonl", 1))),
-            ("eval: one response", evaluated(count("responses.jsonl", 1))),
-            ("eval: ten responses", evaluated(count("responses.jsonl", 10))),
-            ("eval: the first verdict", evaluated(count("rule.jsonl", 1))),
-            ("eval: the summary", evaluated(found("summary.json"))),
-            ("grade: the folder exists", graded(lambda out: out.is_dir)),
-            ("grade: responses are copied", graded(count("responses.jsonl", 1))),
-            ("grade: verdicts begin", graded(found("rule.jsonl*"))),
-            ("grade: verdicts are there", graded(count("rule.jsonl", 1))),
-            ("grade: the summary", graded(found("summary.json"))),
             ("rephrase: the first rows", rephrased(lambda place: there(place, "view.jsonl*/*.jsonl"))),
             ("rephrase: the view begins", rephrased(lambda place: there(place, "*view.jsonl*"))),
             ("sweep killed in a run", swept("*/*/checkpoints/step_*", signal.SIGKILL)),

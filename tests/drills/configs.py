@@ -96,17 +96,6 @@ def harmless(change: Callable[[str], str]) -> Callable[[Lab], Verdict]:
     return body
 
 
-def resumed_with(*overrides: str) -> Callable[[Lab], Verdict]:
-    """Other settings than those that the run was started with."""
-
-    def body(lab: Lab) -> Verdict:
-        run = lab.stopped()
-        told = refused(lab.run("train", lab.config, *overrides, "--run-dir", run), overrides[0].partition("=")[0])
-        return told if told.outcome != "survived" else lab.resumed(run)
-
-    return body
-
-
 FILES = {
     "a bomb of nine levels as steps": text(value("steps", nested_bomb(9))),
     "a bomb of nine levels as the agents": text(value("agents", nested_bomb(9))),
@@ -132,7 +121,6 @@ CONTRADICTIONS = {
     "lr=1e30": finite("optimizer.lr=1e30", "optimizer.max_grad_norm=1e9"),
     "lr=1e30, never evaluated": finite("optimizer.lr=1e30", "validation.sets=[]", "steps=1", "checkpoint.every=1"),
     "temperature=1e-300": override("sampling.temperature=1e-300", words=("",)),
-    "steps=-1": override("steps=-1"),
     "prompts=10^12": override("batch.prompts=1000000000000", words=("prompts",)),
     "max_new_tokens=10^12": override("sampling.max_new_tokens=1000000000000", words=("max_new_tokens",)),
     "size=10^13 of synthetic data": override("data.train.size=10000000000000", words=("size",)),
@@ -142,9 +130,5 @@ OTHERS = {
     "a bomb of keys": harmless(lambda good: bomb(9) + good),
     "a merge key": harmless(lambda good: good + "<<: {steps: 7}\n"),
     "an environment variable": harmless(lambda good: good + "notes: ['${HOME}']\n"),
-    **{
-        f"a resume with {change}": resumed_with(change)
-        for change in ("seed=7", "optimizer.lr=0.5", "steps=3", "batch.prompts=2", "sampling.temperature=0.5")
-    },
 }
 DRILLS = drills("configs", [*FILES.items(), *CONTRADICTIONS.items(), *OTHERS.items()])

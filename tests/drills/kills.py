@@ -2,13 +2,6 @@
 
 from __future__ import annotations
 
-import random
-import re
-import shutil
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -56,21 +49,6 @@ def at(*moments: Callable[[Path], Callable[[], object]]) -> Callable[[Lab], Verd
     return body
 
 
-def after(seed: int) -> Callable[[Lab], Verdict]:
-    """Killed after a number of seconds drawn at random, three times."""
-
-    def body(lab: Lab) -> Verdict:
-        chance, run = random.Random(seed), lab.folder() / "run"
-        for _ in range(3):
-            running = lab.start("train", lab.config, "--run-dir", run)
-            time.sleep(chance.uniform(0.3, 3.0))
-            if wrong := problem(lab.kill(running)):
-                return wrong
-        return lab.resumed(run)
-
-    return body
-
-
 def torn(lab: Lab) -> Verdict:
     """Half a line at the end of each log."""
     run = lab.stopped()
@@ -80,53 +58,11 @@ def torn(lab: Lab) -> Verdict:
     return lab.resumed(run)
 
 
-def traced(lab: Lab, run: Path, inject: str, log: Path) -> int:
-    """Run it as a process of its own under strace; the exit status."""
-    command = ["strace", "-qq", "-o", str(log), "-e", "trace=rename,renameat,renameat2"]
-    command += ["-e", inject] if inject else []
-    command += [sys.executable, "-m", "mmcorl.cli", "train", str(lab.config), "--run-dir", str(run), "--quiet"]
-    root = Path(__file__).resolve().parents[2]
-    return subprocess.run(command, cwd=root, capture_output=True, timeout=120, check=False).returncode
-
-
-def at_rename(target: str) -> Callable[[Lab], Verdict]:
-    """Killed as a file or folder is about to get its name, the last time that this happens."""
-
-    def body(lab: Lab) -> Verdict:
-        if shutil.which("strace") is None:
-            return Verdict("unclear", "strace is not installed")
-        names = renames(lab)
-        calls = [number for number, name in enumerate(names, 1) if re.fullmatch(target, name)]
-        if not calls:
-            return Verdict("unclear", f"a run renames nothing to {target}: {sorted(set(names))}")
-        run = lab.folder() / "run"
-        code = traced(lab, run, f"inject=rename:signal=SIGKILL:when={calls[-1]}", lab.folder() / "strace.txt")
-        if code not in (-signal.SIGKILL, 128 + signal.SIGKILL):
-            return Verdict("unclear", f"strace ended with {code}")
-        return lab.resumed(run)
-
-    return body
-
-
-def renames(lab: Lab) -> list[str]:
-    """Names given by the calls of rename() of a run, in order."""
-    log = lab.root / "renames.txt"
-    if not log.exists():
-        traced(lab, lab.folder() / "run", "", log)
-    return [path.rpartition("/")[2] for path in re.findall(r'^rename\(".*", "(.*)"\)', log.read_text(), re.M)]
-
-
 DRILLS = drills(
     "kills",
     [
         *((f"at: {name}", at(moment)) for name, moment in MOMENTS.items()),
         ("three in a row", at(*(MOMENTS[name] for name in ("half of a checkpoint", "step 5", "half of the export")))),
         ("torn lines", torn),
-        *((f"random moments {seed}", after(seed)) for seed in range(3)),
-        *(
-            (f"before the rename to {name}", at_rename(name))
-            for name in (r"config\.yaml", r"data_check\.json", r"step_\d+", "best-by-.*", "trackers.json", "final")
-        ),
-        *((f"before the rename to {name}", at_rename(name)) for name in (r"summary\.json", r"report\.html")),
     ],
 )

@@ -24,7 +24,7 @@ PIECES = [
     "x = 1 or ", "x=1,", "x<", "1-2-", "1:", "(1,2),", "[10, 20, 30, 40], ", 'x1="3" y1="4" ',
     r"\begin{pmatrix}1&2\\3&4\end{pmatrix}", r"\begin{pmatrix}", "A", "(B) 5 ", "the answer is ", "5 cm ", "$5", "$",
     "\\", " ", "\n", "```json\n[1, 2]\n```", "\N{FULLWIDTH DIGIT FIVE}", "\N{RIGHT-TO-LEFT OVERRIDE}5",
-    "\N{VULGAR FRACTION ONE HALF}",
+    "\N{VULGAR FRACTION ONE HALF}", "=", "^{", "\N{CJK UNIFIED IDEOGRAPH-9009}",
 ]  # fmt: skip
 ODD = ("", "NaN", "1e999", "\ud800", "\0" * 5000)
 GOLD, CHOICES = "12", ("5", "12", "x^2", "[10, 20, 30, 40]")

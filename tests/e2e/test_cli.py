@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import resource
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -285,37 +283,3 @@ def test_the_first_line_needs_no_package() -> None:
     assert "there is no config file" in said.stderr.splitlines()[1]
     quiet = subprocess.run([*begun, "nowhere.yaml", "--quiet"], capture_output=True, text=True)
     assert len(quiet.stderr.splitlines()) == 1
-
-
-# -- the small commands -----------------------------------------------------------------------------------------
-
-
-def test_report_of_a_run(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (run / "report.html").unlink()
-    assert main(["report", str(run)]) == 0
-    assert (run / "report.html").as_uri() in capsys.readouterr().out
-    assert (run / "report.html").is_file()
-    assert main(["report", str(run), "--json"]) == 0
-    assert [row["agent"] for row in json.loads(capsys.readouterr().out)] == list(AGENTS)
-
-
-def test_families_adapters_and_the_zoo(
-    tiny_checkpoints: Mapping[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from mmcorl.tools.zoo import ZOO
-
-    def output(*argv: str | Path, code: int = 0) -> str:
-        assert main([str(item) for item in argv]) == code
-        shown = capsys.readouterr()
-        return shown.err if code else shown.out
-
-    assert "qwen2_5_vl" in output("families")
-    types = {name for row in json.loads(output("families", "--json")) for name in row["model_types"]}
-    assert {"qwen2_5_vl", "internvl", "gemma3"} <= types
-    assert "FAIL" not in output("check-adapter", tiny_checkpoints["qwen2"])
-    checks = json.loads(output("check-adapter", tiny_checkpoints["qwen2"], "--json"))
-    assert all(check["passed"] or check["skipped_reason"] for check in checks)
-    assert set(ZOO) <= set(re.findall(r"zoo:(\S+) ", output("zoo")))
-    assert "There is no folder" in output("check-adapter", tmp_path / "gone", code=2)
-    assert "there is no 'zoo:gpt'" in output("zoo", "gpt", code=2)
-    assert output("report", tmp_path, code=2).count("\n") == 1

@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -237,22 +236,6 @@ def test_a_lost_terminal_and_closed_streams_end_no_training(config: Path, refere
         )
         assert ended.returncode == 0, ended
         assert_same_run(run, reference)
-
-
-@pytest.mark.slow
-def test_many_ctrl_c_leave_no_trace_on_the_terminal(config: Path, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    process = subprocess.Popen(
-        command("train", config, "--run-dir", run, "steps=1000"), cwd=ROOT, stderr=subprocess.PIPE, text=True
-    )
-    while not (run / "metrics.jsonl").exists():
-        assert process.poll() is None
-        time.sleep(0.05)
-    while process.poll() is None:
-        process.send_signal(signal.SIGINT)
-        time.sleep(0.02)
-    _, said = process.communicate()
-    assert (process.returncode, "Traceback" in said) == (130, False), said
 
 
 def test_pages_of_odd_logs(reference: Path, server: ForkServer, tmp_path: Path) -> None:
