@@ -17,10 +17,6 @@ PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff")
 ANSWERING = ("assistant", "gpt")
 
 
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str) and bool(value.strip())
-
-
 def _is_chat(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and isinstance(value[0], Mapping) and len(value[0]) > 1
 
@@ -36,7 +32,7 @@ def _is_image(value: Any) -> bool:
 
 
 LOOKS_RIGHT: Mapping[str, Callable[[Any], bool]] = {
-    "question": lambda value: _is_text(value) or _is_chat(value),
+    "question": lambda value: bool(value.strip()) if isinstance(value, str) else _is_chat(value),
     "image": _is_image,
     "answer": lambda value: isinstance(value, str | int | float | list) and value != "",
     "choices": lambda value: isinstance(value, list | dict | str) and bool(value),
