@@ -27,7 +27,7 @@ from mmcorl.config.reference import settings as every_setting
 from mmcorl.errors import RunError, UserError
 from mmcorl.registry import exited
 from mmcorl.run import made
-from mmcorl.system.user_code import trust
+from mmcorl.system import user_code
 from model_adapters.errors import AdapterError
 
 GROUPS = (start, train, view, eval, analysis, rephrase, share, reference, completion, tools)
@@ -154,9 +154,10 @@ def _run(command: Command, arguments: argparse.Namespace) -> int:
     except FileNotFoundError:
         print("mmcorl: the working folder has been removed: go to one that is there (cd)", file=sys.stderr)
         return 2
+    user_code.tells = True
     try:
         for path in arguments.trust:
-            trust(path)
+            user_code.trust(path)
         return command(arguments)
     except KeyboardInterrupt as interrupt:  # which may bring what to say
         print(f"mmcorl: interrupted{str(interrupt) or command.after_interrupt}", file=sys.stderr)

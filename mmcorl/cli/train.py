@@ -21,7 +21,6 @@ from mmcorl.cli.output import show, show_comparison
 from mmcorl.config import methods
 from mmcorl.config.load import about
 from mmcorl.errors import RunError, UserError
-from mmcorl.system.user_code import told
 
 if TYPE_CHECKING:
     from mmcorl.tools.sweep import Planned, Scoring
@@ -68,8 +67,7 @@ def _shipped() -> str:
     after_interrupt=": re-run the same command to resume from the last checkpoint",
 )
 def train(run: TrainArguments, progress: Progress, output: Output) -> int:
-    with told(partial(print, file=sys.stderr, flush=True)):
-        config = settings.load(run.config, run.overrides, run.method)
+    config = settings.load(run.config, run.overrides, run.method)
     if run.dry:
         return _beside_the_paper(config, as_json=output.as_json)
     run_dir = run.run_dir or Path("runs") / config.name
@@ -202,9 +200,8 @@ def sweep(plan: SweepArguments, progress: Progress, output: Output) -> int:
     if plan.jobs < 1:
         raise UserError(f"--jobs is {plan.jobs}, but runs need a process: give 1 or more")
     first = [text.replace("{seed}", str(plan.seeds[0])) for text in plan.overrides]
-    with told(partial(print, file=sys.stderr, flush=True)):
-        out = plan.out or Path("sweeps") / settings.load(plan.config, first).name
-        planned = tool.plan(plan.config, plan.methods, plan.seeds, plan.overrides, out, plan.grid)
+    out = plan.out or Path("sweeps") / settings.load(plan.config, first).name
+    planned = tool.plan(plan.config, plan.methods, plan.seeds, plan.overrides, out, plan.grid)
     if not progress.quiet:
         print(tool.describe(planned), file=sys.stderr)
 
@@ -395,8 +392,7 @@ def doctor(run: DoctorArguments, progress: Progress, output: Output) -> int:
     elif run.dry:
         _on_a_fake_gpu(run.config, run.overrides, as_json=output.as_json)
     else:
-        with told(partial(print, file=sys.stderr, flush=True)):
-            config = settings.load(run.config, run.overrides)
+        config = settings.load(run.config, run.overrides)
 
     from mmcorl.tools.doctor import CostOptions, examine, machine
 
@@ -416,8 +412,7 @@ def _on_a_fake_gpu(path: str, overrides: Sequence[str], *, as_json: bool) -> NoR
     from mmcorl.fake_gpu import library
 
     library.load()  # The first to import torch; the user's own files, which the config names, may do so as well.
-    with told(partial(print, file=sys.stderr, flush=True)):
-        config = settings.load(path, overrides)
+    config = settings.load(path, overrides)
 
     from mmcorl.fake_gpu import report
 

@@ -22,9 +22,9 @@ import site
 import stat
 import sys
 import sysconfig
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
-from importlib.machinery import ModuleSpec, SourceFileLoader
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from importlib.machinery import FileFinder, ModuleSpec, SourceFileLoader
 from pathlib import Path
 from types import CodeType
 from typing import Any, Literal
@@ -40,12 +40,9 @@ OURS = ("mmcorl", "eval_suite", "model_adapters", "patches")
 SPEC = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 ADAPTERS = "mmcorl.adapters"
 """Entry points by which installed packages register adapters."""
-_STDLIB = {Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib")}
-"""Where Python's own modules lie, and below, those of installed packages, some in a folder of the former."""
-_SITES = {
-    *(Path(sysconfig.get_path(name)).resolve() for name in ("purelib", "platlib")),
-    *(Path(path).resolve() for path in (*site.getsitepackages(), site.getusersitepackages())),
-}
+_PATHS = (sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+_SITES = {Path(path).resolve() for path in (*_PATHS, *site.getsitepackages(), site.getusersitepackages())}
+"""Where Python's own modules lie, and those of installed packages."""
 
 _folders: list[Path] = []
 """Where files of users may lie: the folders of the configs that were loaded, the latest last."""
@@ -58,7 +55,8 @@ _named: set[str] = set()
 """What this process was told of: SHA-256 of files, and `SHA-256:name` of objects in them."""
 _MOST = 1 << 26
 """Bytes of a file of a user's."""
-_tell: list[Callable[[str], None]] = []
+tells = False
+"""Whether each file of a user's is told of, where it is and what its SHA-256 is, before it is imported: by commands."""
 
 
 class NotNamedError(UserError):
@@ -71,14 +69,9 @@ class _Source(SourceFileLoader):
     def get_code(self, fullname: str) -> CodeType:
         file = Path(self.get_filename(fullname))
         data = _read(file)
-        sha = hashlib.sha256(data).hexdigest()
-        if _modules.get(fullname.partition(".")[0]) in _by_name:
-            _remember({sha: file} if data else {})
-        elif data and sha not in _known():
-            raise NotNamedError(
-                f"{str(file)!r} (SHA-256 {sha}) is code that this command line does not name: read it, and give "
-                f"--trust {str(file)!r} to run it"
-            )
+        named = _modules.get(fullname.partition(".")[0]) in _by_name
+        if data and not named and (sha := hashlib.sha256(data).hexdigest()) not in _known():
+            raise _refusal("", {sha: file}, file)
         return self.source_to_code(data, str(file))
 
 
@@ -90,15 +83,11 @@ class _Finder:
         top, *parts = name.split(".")
         if (place := _modules.get(top)) is None or not place.exists():
             return None
-        place = place.joinpath(*parts)
-        file = _file_of(place)
-        if place.is_dir() and not file.is_file():
-            spec = ModuleSpec(name, None, is_package=True)
-            spec.submodule_search_locations = [str(place)]
+        if place.is_file():
+            return importlib.util.spec_from_file_location(name, place, loader=_Source(name, str(place)))
+        if spec := FileFinder(str(place.joinpath(*parts).parent), (_Source, [".py"])).find_spec(name):
             return spec
-        if not file.is_file():
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-        return importlib.util.spec_from_file_location(name, file, loader=_Source(name, str(file)))
+        raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 
 sys.meta_path.insert(0, _Finder)
@@ -109,16 +98,6 @@ def look_in(folder: Path) -> None:
     if (folder := folder.resolve()) in _folders:
         _folders.remove(folder)
     _folders.append(folder)
-
-
-@contextmanager
-def told(tell: Callable[[str], None]) -> Iterator[None]:
-    """Say of each file of a user's, before it is imported, where it is and what its SHA-256 is."""
-    _tell.append(tell)
-    try:
-        yield
-    finally:
-        _tell.pop()
 
 
 def make_importable(spec: str) -> None:
@@ -133,13 +112,11 @@ def make_importable(spec: str) -> None:
         return
     origin, place = _found(top)
     beside = _beside(top, _folders[-1]) if _folders else None
-    file = beside and _file_of(beside)
-    if origin is not None and file and file.is_file():
-        _require_same(spec, top, origin, file)
+    if origin is not None and beside is not None and _file_of(beside).is_file():
+        _require_same(spec, top, origin, _file_of(beside))
     if place is not None and (_modules.get(top) != place or place in _by_name):
-        hashes = _hashes(_files(spec, place))
         own = _file_of(place.joinpath(*parts))
-        _remember(hashes | ({f"{_sha256(own)}:{name}": own} if own.is_file() else {}))
+        _remember(_hashes(_files(place, own)) | (_object(own, name) if own.is_file() else {}))
         if origin is None:
             _admit(place, by_name=True)
 
@@ -184,33 +161,25 @@ def require_known(
     Raises NotNamedError with the files that would run, their SHA-256 and the option that names them.
     """
     module, _, name = spec.rpartition(":")
-    place = _file_at(module) if module.endswith(".py") else None
-    path = spec if place is None else f"{place.stem}:{name}"
-    top, *parts = path.partition(":")[0].split(".")
+    in_file = module.endswith(".py")
+    path = f"{Path(module).stem if in_file else module}:{name}"
+    top, *parts = path.rpartition(":")[0].split(".")
+    origin, place = _found(top) if SPEC.fullmatch(path) else ("", None)
+    if origin is None or not _installed(top):
+        place = (_file_at(module) if in_file else run and _beside(top, run / KEPT)) or place
+    own = _file_of(place.joinpath(*parts)) if place is not None else None
     says = f"{str(where)!r} names the {what} {spec[:200]!r}, "
-    if place is None and SPEC.fullmatch(path):
-        place = _beside(top, run / KEPT) if run is not None and not _installed(top) else None
-        place = place or _found(top)[1]
-    own = _file_of(place.joinpath(*parts)) if place is not None else Path()
-    if not SPEC.fullmatch(path) or _of_python(top) or (place is not None and not own.is_file()):
+    if (own is None and origin is not None) or (own is not None and not own.is_file()):
         raise NotNamedError(f"{says}which is no code of a user's: restore it")
     registered = top in OURS or any(one.value == path for one in importlib.metadata.entry_points(group=ADAPTERS))
-    asked = what == "answer relation" or parts[-1:] == ["__main__"] or not registered
-    if place is not None and asked:  # of what is nowhere the import says so
-        known, wanted = _known(), _hashes([*_files(path, place), own])
-        wanted |= {f"{_sha256(own)}:{name}": own} if what == "answer relation" else {}
-        unknown = {f"{str(file)!r} (SHA-256 {sha[:64]})": file for sha, file in wanted.items() if sha not in known}
-        if unknown:
-            option, target = "--trust", str(own if _installed(top) else place)
-            if what == "adapter" and place.is_file():
-                option, target = "--adapter", f"{place}:{name}"
-            files = ", ".join([*unknown][:3]) + (f" and {len(unknown) - 3} more files" if len(unknown) > 3 else "")
-            raise NotNamedError(
-                f"{says}code that this command line does not name: {files} would run; read it, and give {option} "
-                f"{target!r} to run what it defines"
-            )
-        if not _installed(top):
-            _admit(place)
+    trusted = registered and what != "answer relation" and parts[-1:] != ["__main__"]
+    if place is None or own is None or trusted:  # of what is nowhere the import says so
+        return path
+    wanted = _hashes([*_files(place, own), own]) | (_object(own, name) if what == "answer relation" else {})
+    if unknown := {entry: file for entry, file in wanted.items() if entry not in _known()}:
+        raise _refusal(says, unknown, own if _installed(top) else place)
+    if not _installed(top):
+        _admit(place)
     return path
 
 
@@ -220,7 +189,7 @@ def trust(path: Path) -> None:
     place = path.expanduser().resolve()
     if not (place.is_dir() or (place.is_file() and place.suffix == ".py")):
         raise UserError(f"--trust {path}: there is no such file.py or folder of a package: correct it")
-    hashes = _hashes(_files(place.stem, place))
+    hashes = _hashes(_files(place, place))
     _remember(hashes | {f"{sha}:{name}": file for sha, file in hashes.items() for name in _defined(file)})
 
 
@@ -235,7 +204,7 @@ def user_files(specs: Iterable[str]) -> dict[str, Path]:
     These are the modules beside a config or in the working folder and what they import from there; no installed ones.
     """
     files: dict[str, Path] = {}
-    homes = [*_folders, Path.cwd().resolve()]
+    homes = [home.resolve() for home in _homes()]
     for spec in specs:
         top = spec.partition(":")[0].partition(".")[0]
         if ":" not in spec or top in OURS or _installed(top):
@@ -259,22 +228,18 @@ def _admit(place: Path, by_name: bool = False) -> None:
 
 def _with_imports(place: Path) -> list[Path]:
     """A module of a user's and those beside it that it imports, each a file or the folder of a package."""
-    found, todo = list[Path](), [place]
-    while todo:
-        place = todo.pop()
-        if place in found:
-            continue
-        found.append(place)
-        tops = set[str]()
-        for file in _sources(place):
-            for node in _nodes(file):
-                if isinstance(node, ast.Import):
-                    tops |= {alias.name.partition(".")[0] for alias in node.names}
-                elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-                    tops.add(node.module.partition(".")[0])
-        beside = {top: _beside(top, place.parent) for top in sorted(tops - {*OURS})}
-        todo += [one for top, one in beside.items() if one is not None and not _installed(top)]
+    found = [place]
+    for one in found:  # which grows
+        tops = {name.partition(".")[0] for file in _sources(one) for node in _nodes(file) for name in _imported(node)}
+        beside = [_beside(top, one.parent) for top in sorted(tops - {*OURS}) if not _installed(top)]
+        found += [other for other in beside if other is not None and other not in found]
     return found
+
+
+def _imported(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    return [node.module] if isinstance(node, ast.ImportFrom) and node.module and not node.level else []
 
 
 def _nodes(file: Path) -> list[ast.AST]:
@@ -290,13 +255,11 @@ def _defined(file: Path) -> set[str]:
     return names | {node.name for node in _nodes(file) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
 
 
-def _files(spec: str, place: Path) -> list[Path]:
-    """The files that importing a spec runs; of an installed package, whose others are its own affair, the module's."""
-    top, *parts = spec.partition(":")[0].split(".")
-    if not _installed(top):
-        return [file for one in _with_imports(place) for file in _sources(one)]
-    own = _file_of(place.joinpath(*parts))
-    return [own] if own.is_file() else []
+def _files(place: Path, own: Path) -> list[Path]:
+    """The files that importing a module runs; of an installed package, whose others are its own affair, its `own`."""
+    if _installed(place.name.partition(".")[0]):
+        return [own] if own.is_file() else []
+    return [file for one in _with_imports(place) for file in _sources(one)]
 
 
 def _file_of(place: Path) -> Path:
@@ -316,16 +279,20 @@ def _beside(top: str, folder: Path) -> Path | None:
     return package if package.is_dir() and _sources(package) else None
 
 
+def _homes() -> list[Path]:
+    """Where users' modules are looked for, in this order."""
+    return [*reversed(_folders), Path.cwd()]
+
+
 def _file_at(path: str) -> Path | None:
-    places = (folder / Path(path).expanduser() for folder in (*reversed(_folders), Path.cwd()))
+    places = (folder / Path(path).expanduser() for folder in _homes())
     return next((place.resolve() for place in places if place.is_file()), None)
 
 
 def _found(top: str) -> tuple[str | None, Path | None]:
     """Return the `_origin` of a module and where it is: if Python finds none, the user's that may become importable."""
     if (origin := _origin(top)) is None:
-        homes = (*reversed(_folders), Path.cwd())
-        return None, next(filter(None, (_beside(top, home) for home in homes)), None)
+        return None, next(filter(None, (_beside(top, home) for home in _homes())), None)
     path = Path(origin).absolute()
     return origin, (path.parent if path.name == "__init__.py" else path) if origin else None
 
@@ -344,16 +311,9 @@ def _require_same(spec: str, top: str, origin: str, file: Path) -> None:
 
 def _installed(top: str) -> bool:
     """Whether a module is Python's own or that of an installed package."""
-    return _of_python(top) or _below(top, _SITES)
-
-
-def _of_python(top: str) -> bool:
-    return top in sys.stdlib_module_names or (_below(top, _STDLIB) and not _below(top, _SITES))
-
-
-def _below(top: str, folders: Iterable[Path]) -> bool:
     origin = _origin(top)
-    return origin is not None and any(Path(origin).resolve().is_relative_to(folder) for folder in folders)
+    below = origin is not None and any(Path(origin).resolve().is_relative_to(folder) for folder in _SITES)
+    return below or top in sys.stdlib_module_names
 
 
 def _origin(top: str) -> str | None:
@@ -381,13 +341,22 @@ def _read(file: Path) -> bytes:
     return data
 
 
-def _sha256(file: Path) -> str:
-    return hashlib.sha256(_read(file)).hexdigest()
-
-
 def _hashes(files: Iterable[Path]) -> dict[str, Path]:
     """Files by their SHA-256, without empty ones, which everybody has and which do nothing."""
     return {hashlib.sha256(data).hexdigest(): file for file in files if (data := _read(file))}
+
+
+def _object(file: Path, name: str) -> dict[str, Path]:
+    return {f"{hashlib.sha256(_read(file)).hexdigest()}:{name}": file}
+
+
+def _refusal(says: str, unknown: Mapping[str, Path], place: Path) -> NotNamedError:
+    told = list(dict.fromkeys(f"{str(file)!r} (SHA-256 {entry[:64]})" for entry, file in unknown.items()))
+    files = ", ".join(told[:3]) + (f" and {len(told) - 3} more files" if len(told) > 3 else "")
+    return NotNamedError(
+        f"{says}code that this command line does not name: {files} would run; read it, and give --trust {str(place)!r} "
+        "to run what it defines"
+    )
 
 
 def _known() -> set[str]:
@@ -400,14 +369,14 @@ def _known() -> set[str]:
 
 def _remember(entries: dict[str, Path]) -> None:
     """Take files and objects in them for known from now on; in this process alone where the cache cannot be written."""
-    known = _known()
-    for entry, file in entries.items():
-        for tell in _tell if entry not in _named and ":" not in entry else ():
-            tell(f"code of your own: {str(file)!r} (SHA-256 {entry})")
-    new = {entry: file for entry, file in entries.items() if entry not in known}
+    if tells:
+        for entry, file in entries.items():
+            if entry not in _named and ":" not in entry:
+                print(f"code of your own: {str(file)!r} (SHA-256 {entry})", file=sys.stderr, flush=True)
+    new = [f"{entry}  {str(file)!r}\n" for entry, file in entries.items() if entry not in _known()]
     _named.update(entries)
     with suppress(OSError):
         if new:
             cache_folder().mkdir(parents=True, exist_ok=True)
             with (cache_folder() / "own_code.txt").open("a", encoding="utf-8") as listed:
-                listed.write("".join(f"{entry}  {str(path)!r}\n" for entry, path in new.items()))
+                listed.writelines(new)
