@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
-import json
 import math
 import re
 from collections import Counter
@@ -22,6 +19,7 @@ _TOKENS = {
     "Hugging Face token": r"(?:hf|api_org)_[A-Za-z0-9]{30,}",
     "Stripe key": r"(?:[rs]k_(?:live|test)|whsec)_[A-Za-z0-9]{16,}",
     "Discord webhook": r"discord(?:app)?\.com/api/webhooks/\d+/[\w-]{20,}",
+    "JSON web token": r"eyJ[\w-]{16,}\.[\w-]{8,}\.[\w-]{8,}",
     "key of a service": r"(?:npm_[A-Za-z0-9]{36}|pypi-AgE[\w-]{50,}|SG\.[\w-]{22}\.[\w-]{43}"
     r"|shp(?:at|ca|pa|ss)_[a-f0-9]{32}|dop_v1_[a-f0-9]{64}|xai-[A-Za-z0-9]{60,}|gsk_[A-Za-z0-9]{40,}|r8_[A-Za-z0-9]{37}|dapi[a-f0-9]{32}"
     r"|key-[a-f0-9]{32}|\d{8,10}:AA[\w-]{33})",
@@ -29,8 +27,9 @@ _TOKENS = {
 """What is told by how it begins and by its length."""
 _PATTERNS = {kind: re.compile(rf"(?<![A-Za-z0-9_-]){pattern}(?![A-Za-z0-9])") for kind, pattern in _TOKENS.items()}
 _PATTERNS["private key"] = re.compile(r"-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----")
-_JWT = re.compile(r"\b(eyJ[\w-]{8,})\.[\w-]{8,}\.[\w-]{8,}")
-_HEADER = re.compile(r"""(?i)(?:\bBearer|\bAuthorization["']?\s*[:=]\s*["']?\w+)\s+([\w.~+/-]{16,}=*)""")
+_PATTERNS["bearer token"] = re.compile(
+    r"""(?i)(?:\bBearer|\bAuthorization["']?\s*[:=]\s*["']?\w+)\s+([\w.~+/-]{16,}=*)"""
+)
 _SECRET = r"pass(?:word|wd|phrase)|pwd|secret|token|(?:api|access|account|auth|secret)[_-]?key"
 _VALUE = r"[\"'`]?([^\s\"'`<>{}()\[\],;|&]{6,})"
 _GIVEN = re.compile(
@@ -42,38 +41,27 @@ _NAME = re.compile(
 """Words and numbers with marks between them, as the names of models, files and classes are."""
 _PICTURE = re.compile(r"base64,[A-Za-z0-9+/=]+")
 _MIXED = re.compile(r"(?=.*[A-Za-z])(?=.*\d)")
-LEAST_ENTROPY = 3.0
-"""Bits per character of a value behind a name such as `token`; a word has fewer, random hexadecimal 3.5 and more."""
 
 
 def secrets(text: str) -> Iterator[tuple[int, str, str]]:
     """Yield the line, the kind and the masked value of everything in a text that is a secret beyond doubt."""
     for number, line in enumerate(text.splitlines(), 1):
-        line = _PICTURE.sub("base64,", line)
-        taken: set[int] = set()
-        for start, kind, value in _found(line):
-            if not taken & {*range(start, start + len(value))}:
-                taken |= {*range(start, start + len(value))}
+        told: list[str] = []
+        for kind, value in _found(_PICTURE.sub("base64,", line)):
+            if not any(value in other or other in value for other in told):
+                told.append(value)
                 yield number, kind, f"{value[:4]}... of {len(value)} characters"
 
 
-def _found(line: str) -> Iterator[tuple[int, str, str]]:
+def _found(line: str) -> Iterator[tuple[str, str]]:
     for kind, pattern in _PATTERNS.items():
-        for found in pattern.finditer(line):
-            if kind == "private key" or _random(found[0]):
-                yield found.start(), kind, found[0]
-    for found in _JWT.finditer(line):
-        if _is_header(found[1]):
-            yield found.start(), "JSON web token", found[0]
-    for found in _HEADER.finditer(line):
-        if _random(found[1]):
-            yield found.start(1), "bearer token", found[1]
+        values = (found[found.lastindex or 0] for found in pattern.finditer(line))
+        yield from ((kind, value) for value in values if kind == "private key" or _random(value))
     for found in _GIVEN.finditer(line):
-        at = next(place for place in (2, 4, 6) if found[place])
-        name, value = found[at - 1].lower(), found[at]
-        told = name in ("password", "passwd") and found[0].lower().startswith(f"{name}=")
+        name, value = filter(None, found.groups())
+        told = name.lower() in ("password", "passwd") and found[0].lower().startswith(f"{name.lower()}=")
         if _random(value) or (told and _MIXED.match(value) and _entropy(value) >= 2 and value[0] not in "$/*"):
-            yield found.start(at), f"value of {name!r}", value
+            yield f"value of {name.lower()!r}", value
 
 
 def _random(value: str) -> bool:
@@ -81,18 +69,11 @@ def _random(value: str) -> bool:
     short = len(value) < 12
     if short and (len(value) < 8 or not re.search(r"[!@#%^*?~]", value)):
         return False
-    enough = _entropy(value) >= (2.5 if short else LEAST_ENTROPY)
+    enough = _entropy(value) >= (2.5 if short else 3.0)  # a word has fewer, random hexadecimal 3.5 and more
     return enough and bool(_MIXED.match(value)) and value[0] not in "$/*" and not _NAME.fullmatch(value)
 
 
 def _entropy(value: str) -> float:
+    """Bits per character."""
     counts = Counter(value).values()
     return -sum(n / len(value) * math.log2(n / len(value)) for n in counts)
-
-
-def _is_header(part: str) -> bool:
-    try:
-        header = json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))
-    except (ValueError, binascii.Error):
-        return False
-    return isinstance(header, dict) and "alg" in header

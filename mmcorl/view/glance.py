@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
@@ -24,6 +25,7 @@ from mmcorl.run.summary import window
 from mmcorl.view.folders import Found, Kind
 from mmcorl.view.logs import MOST_AGENTS, Tail, agents_of, last_records, parsed
 from mmcorl.view.texts import MOST_SHORT, short
+from model_adapters.user_files import open_regular
 
 DIAGNOSED = 5000
 """Last steps that the diagnosis of a run without one of its own sees, beside the first ones."""
@@ -202,9 +204,7 @@ def _accuracy(path: Path) -> float | None:
 
 
 def _first(log: Path, count: int) -> Iterator[dict[str, Any]]:
-    if not log.is_file():
-        return
-    with log.open("rb") as file:
+    with suppress(OSError), open_regular(log) as file:
         for line in islice(iter(lambda: file.readline(1 << 20), b""), count):
             record = parsed(line)
             if record is not None and isinstance(record.get("step"), int):

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from mmcorl.run.reader import mapping
+from model_adapters.user_files import open_regular
 
 MOST_BINS = 600
 MOST_LINE = 1 << 23
@@ -54,11 +55,8 @@ class Tail:
         """Read what is new, until END."""
         end, self.behind = END.get(), False
         try:
-            # To open a pipe would wait for who writes to it.
-            file = self.path.open("rb") if self.path.is_file() else None
+            file = open_regular(self.path)
         except OSError:
-            file = None
-        if file is None:
             if self.offset:
                 self._restart()
             return
@@ -123,12 +121,11 @@ def lines_about(path: Path, needle: bytes, most_lines: int, most_bytes: int) -> 
     """Return the last lines with some text in them, of the last MOST_BACK bytes of a log, the last of them last."""
     found: list[bytes] = []
     try:
-        # To open a pipe would wait for who writes to it.
-        with path.open("rb") if path.is_file() else open(os.devnull, "rb") as file:
+        with open_regular(path) as file:
             end, rest = file.seek(0, os.SEEK_END), b""
             least = max(0, end - MOST_BACK)
             while end > least:
-                start = max(least, end - MOST_LINE)
+                start = max(least, end - BLOCK)
                 file.seek(start)
                 block = file.read(end - start) + rest
                 whole = 0 if start == 0 else block.find(b"\n") + 1 or len(block)
@@ -163,17 +160,8 @@ def parsed(line: bytes) -> dict[str, Any] | None:
 
 def last_records(path: Path, count: int, most_bytes: int = 1 << 18) -> list[dict[str, Any]]:
     """Return up to `count` last whole lines of a log, from its last bytes alone."""
-    if not path.is_file():
-        return []
-    try:
-        with path.open("rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            start = file.seek(max(0, size - most_bytes))
-            lines = file.read(most_bytes).split(b"\n")[:-1]
-    except OSError:
-        return []
-    whole = lines[1:] if start else lines
-    return [record for line in whole[-count:] if (record := parsed(line)) is not None]
+    lines = lines_about(path, b"\n", count, most_bytes)
+    return [record for line in lines if (record := parsed(line)) is not None]
 
 
 class Series:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from itertools import accumulate
 from typing import Any
 
 from mmcorl.report.page import clean
@@ -34,11 +33,10 @@ class OnePrompt:
 
     def content(self, step: int | None = None) -> dict[str, Any]:
         """Return votes at every step, and the texts of the probes at one (the last there is up to `step`)."""
-        asked, probed = self.asked, self.prompts.probed.get(self.uid, {})
-        sizes = accumulate(length for _, (_, length) in sorted(probed.items(), reverse=True)[:MOST_LINES])
-        steps = sorted(probed)[-sum(size <= MOST_LINE for size in sizes) :] if probed else []
+        asked, lines = self.asked, self._about("probes.jsonl")
+        probes = {one["step"]: one for one in lines if isinstance(one.get("step"), int)}
+        steps = sorted(probes)
         at = max((one for one in steps if step is not None and one <= step), default=steps[-1] if steps else None)
-        probes = {one: self._line("probes.jsonl", *probed[one]) for one in steps}
         votes, evaluated = self._about("votes.jsonl"), self._about("responses.jsonl")
         named = [asked, *votes, *evaluated]
         self.gold = next((text_of(one["gold"]) for one in reversed(named) if one.get("gold") is not None), None)
@@ -55,7 +53,7 @@ class OnePrompt:
             "places": self._places(shown or (votes[-1] if votes else {})),
             "steps": steps,
             "at": at,
-            "probes": [self._votes(line) for line in probes.values()],
+            "probes": [self._votes(probes[one]) for one in steps],
             "samples": {short(name): self._samples(agent) for name, agent in agents_of(shown)},
             "training": [self._votes(line) for line in votes],
             "gallery": [
@@ -148,14 +146,6 @@ class OnePrompt:
             "shapes": [asdict(one) | {"title": clean(one.title)} for one in drawn],
             "words": clean(in_words(self.gold, agents, 60)),
         }
-
-    def _line(self, name: str, offset: int, length: int) -> Record:
-        try:
-            with (self.prompts.found.path / name).open("rb") as file:
-                file.seek(offset)
-                return parsed(file.read(length)) or {}
-        except OSError:
-            return {}
 
     def _about(self, name: str) -> list[Record]:
         """Return the last lines of a log that are about the prompt: without an index, which may outgrow memory."""

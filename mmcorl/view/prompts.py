@@ -21,8 +21,6 @@ MOST_ROWS = 20_000
 """Prompts of one source that are listed."""
 MOST_KEPT = 1 << 25
 """Characters of them."""
-MOST_STEPS = 1 << 17
-"""Lines of probes.jsonl whose places are known."""
 MOST_COMPARED = 2000
 """Characters of answers up to which they are compared by the run's relation."""
 PAGE = 200
@@ -101,14 +99,12 @@ class Prompts:
         self.rows = {name: Rows(latest=name == "training") for name in SOURCES}
         self.known: dict[str, Record] = {}
         """By uid, a line of the gallery or of the probes, which have the text."""
-        self.probed: dict[str, dict[int, tuple[int, int]]] = {}
-        """By uid and step, place and length of a line of probes.jsonl."""
-        self._known = self._steps = 0
-        """Bytes of the lines of `known`, and lines of `probed`."""
+        self._known = 0
+        """Bytes of the lines of `known`."""
         path = found.path
         self._logs = (
             Tail(path / "gallery.jsonl", self._gallery, lambda: None),
-            Tail(path / "probes.jsonl", self._probe, self._forget_probes),
+            Tail(path / "probes.jsonl", self._probe, self.rows["probes"].clear),
             Tail(path / "responses.jsonl", self._response, self.rows["validation"].clear),
             Tail(path / "votes.jsonl", self._vote, self.rows["training"].clear, last=MOST_ROWS),
         )
@@ -137,9 +133,7 @@ class Prompts:
             return
         self._gallery(record, offset, length)
         row.gold, row.choices = text_of(record.get("gold")), choices_of(record)
-        if self._steps < MOST_STEPS and self.rows["probes"].put(row.uid, row):
-            self.probed.setdefault(row.uid, {})[row.step] = offset, length
-            self._steps += 1
+        self.rows["probes"].put(row.uid, row)
 
     def _response(self, record: Record, *_: int) -> None:
         step, agent = record.get("step"), record.get("agent")
@@ -162,11 +156,6 @@ class Prompts:
         row = _row(record)
         if row is not None:
             self.rows["training"].put(offset, row)
-
-    def _forget_probes(self) -> None:
-        self.rows["probes"].clear()
-        self.probed.clear()
-        self._steps = 0
 
     # -- the list -------------------------------------------------------------------------------------------------
 

@@ -216,18 +216,17 @@ class Handler(BaseHTTPRequestHandler):
         except ValueError as error:
             raise NotFoundError("no such page") from error
         asked = parse_qs(address.query, keep_blank_values=True)
-        first, here = {key: values[0] for key, values in asked.items()}, self._from_here()
-        if address.path.startswith(f"/files/{KEY}"):
-            key, _, name = address.path.removeprefix(f"/files/{KEY}").partition("/")
-            # A link from one page of a folder to the next is followed.
-            self._send_file(name, key, here or self.headers.get("Sec-Fetch-Mode") == "navigate")
-            return
-        self._require_token(first.get("token"))
+        first, keyed = {key: values[0] for key, values in asked.items()}, address.path.startswith(f"/files/{KEY}")
+        if not keyed:
+            self._require_token(first.get("token"))
+        # A page of this server asks, or the user; and a link from one page of a folder to the next is followed.
+        here = self.headers.get("Sec-Fetch-Site", "same-origin") in ("same-origin", "none")
+        follows = keyed and self.headers.get("Sec-Fetch-Mode") == "navigate"
+        if address.path.startswith(("/files/", "/api/")) and not (here or follows):
+            raise ForbiddenError("not for other sites")
         if address.path.startswith("/files/"):
-            self._send_file(address.path.removeprefix("/files/"), None, here)
+            self._send_file(address.path.removeprefix("/files/"))
         elif address.path.startswith("/api/"):
-            if not here:
-                raise ForbiddenError("not for other sites")
             what = address.path.removeprefix("/api/")
             self._send(self.server.library.answer(what, first, asked.get("run", [])))
         elif address.path == "/" and "token" in first and self.server.token:
@@ -241,10 +240,6 @@ class Handler(BaseHTTPRequestHandler):
                 raise NotFoundError("no such page")
             self._write(self.server.pages[page], TYPES[page], PAGE_POLICY)
 
-    def _from_here(self) -> bool:
-        """Whether a page of this server asks, or the user."""
-        return self.headers.get("Sec-Fetch-Site", "same-origin") in ("same-origin", "none")
-
     def _require_token(self, given: str | None) -> None:
         if not self.server.token:
             return
@@ -256,13 +251,12 @@ class Handler(BaseHTTPRequestHandler):
     def _send(self, value: Any, status: HTTPStatus = HTTPStatus.OK) -> None:
         self._write(json.dumps(value).encode(), "application/json", "default-src 'none'", status)
 
-    def _send_file(self, address: str, key: str | None, here: bool) -> None:
-        shelf = self.server.library.shelf
-        file = shelf.file(address)
-        if key is not None and not (file and shelf.opens(key, file[0])):
+    def _send_file(self, address: str) -> None:
+        key, _, below = address.partition("/")
+        keyed, shelf = address.startswith(KEY), self.server.library.shelf
+        file = shelf.file(below if keyed else address)
+        if keyed and not (file and shelf.opens(key.removeprefix(KEY), file[0])):
             raise ForbiddenError("this page leads out of its folder, or is of an earlier mmcorl view: go to the list")
-        if not here:
-            raise ForbiddenError("not for other sites")
         if file is None:
             raise NotFoundError("no such file")
         path, kind = file
