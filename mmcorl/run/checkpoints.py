@@ -178,24 +178,22 @@ def folders(directory: Path) -> list[Path]:
 
 def committed(directory: Path) -> list[Committed]:
     """Return all committed checkpoints, oldest first; anything else in the folder is ignored."""
-    sets = []
-    for path in folders(directory):
-        try:
-            sets.append(read(path))
-        except DamagedError:
-            continue
-    return sets
+    return _read_all(directory)[0]
 
 
 def faults(directory: Path) -> list[DamagedError]:
     """Return what is wrong with the COMMIT files of committed checkpoints."""
-    found = []
+    return _read_all(directory)[1]
+
+
+def _read_all(directory: Path) -> tuple[list[Committed], list[DamagedError]]:
+    sets, damaged = list[Committed](), list[DamagedError]()
     for path in folders(directory):
         try:
-            read(path)
+            sets.append(read(path))
         except DamagedError as error:
-            found.append(error)
-    return found
+            damaged.append(error)
+    return sets, damaged
 
 
 def set_aside(path: Path) -> Path:

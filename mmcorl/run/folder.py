@@ -199,37 +199,26 @@ def read_jsonl(path: Path, repair: str = REPAIR) -> tuple[list[dict[str, Any]], 
     A torn line, which has no end and is no object yet, is left out: it is being written, or its writer was killed.
     Refuses any other line that is not a JSON object; `repair` says what the user can do about it.
     """
-    if not path.is_file():
-        return [], False
-    # Lines end in \n alone: `splitlines` would also split at separators inside a text that others wrote.
-    *lines, rest = path.read_bytes().decode("utf-8", errors="replace").split("\n")
-    records = [
-        _object(line, f"line {number} of {str(path)!r}", repair) for number, line in enumerate(lines, 1) if line.strip()
-    ]
-    if not rest.strip():
-        return records, False
-    try:
-        return [*records, _object(rest, "", "")], False
-    except UserError:
-        return records, True
+    torn: list[str] = []
+    return list(stream_jsonl(path, repair, torn)), bool(torn)
 
 
-def stream_jsonl(path: Path, repair: str = REPAIR) -> Iterator[dict[str, Any]]:
-    """Yield what `read_jsonl` returns, one object at a time."""
+def stream_jsonl(path: Path, repair: str = REPAIR, torn: list[str] | None = None) -> Iterator[dict[str, Any]]:
+    """Yield what `read_jsonl` returns, one object at a time; a torn line goes into `torn`."""
     if not path.is_file():
         return
+    # Lines end in \n alone: `splitlines` would also split at separators inside a text that others wrote.
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             text = line.decode("utf-8", errors="replace")
-            if line.endswith(b"\n"):
+            try:
                 if text.strip():
                     yield _object(text, f"line {number} of {str(path)!r}", repair)
-            elif text.strip():
-                try:
-                    record = _object(text, "", "")
-                except UserError:
-                    return
-                yield record
+            except UserError:
+                if line.endswith(b"\n"):
+                    raise
+                if torn is not None:
+                    torn.append(text)
 
 
 def read_json(path: Path, repair: str = REPAIR) -> dict[str, Any] | None:

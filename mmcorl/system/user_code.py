@@ -165,7 +165,7 @@ def require_known(
     path = f"{Path(module).stem if in_file else module}:{name}"
     top, *parts = path.rpartition(":")[0].split(".")
     origin, place = _found(top) if SPEC.fullmatch(path) else ("", None)
-    if origin is None or not _installed(top):
+    if origin is None or (origin and not _installed(top)):
         place = (_file_at(module) if in_file else run and _beside(top, run / KEPT)) or place
     own = _file_of(place.joinpath(*parts)) if place is not None else None
     says = f"{str(where)!r} names the {what} {spec[:200]!r}, "

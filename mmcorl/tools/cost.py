@@ -22,54 +22,8 @@ from mmcorl.data.training_prompts import held_out_of
 from mmcorl.engines import ENGINES, max_rows
 from mmcorl.errors import UserError
 from mmcorl.trainer.memory import GIB, Shape
-from mmcorl.trainer.throughput import PEAK_TFLOPS, known_gpu
+from mmcorl.trainer.throughput import GPUS, known_gpu
 
-BANDWIDTH = {
-    "B200": 8.0,
-    "GH200": 4.0,
-    "H200": 4.8,
-    "H100 PCIe": 2.0,
-    "H100 NVL": 3.9,
-    "H100": 3.35,
-    "H800": 3.35,
-    "A100-SXM4-40GB": 1.555,
-    "A100-PCIE-40GB": 1.555,
-    "A100": 2.04,
-    "A800": 2.04,
-    "L40S": 0.864,
-    "L40": 0.864,
-    "L4": 0.3,
-    "A6000": 0.768,
-    "A40": 0.696,
-    "A10": 0.6,
-    "4090": 1.008,
-    "3090": 0.936,
-    "MI300X": 5.3,
-}
-"""Memory bandwidth in TB/s of the GPUs of `PEAK_TFLOPS`, from the makers' data sheets; a GH200 is that of 96 GB."""
-MEMORY = {
-    "B200": 178.0,
-    "GH200": 94.5,
-    "H200": 139.8,
-    "H100 PCIe": 79.1,
-    "H100 NVL": 93.0,
-    "H100": 79.1,
-    "H800": 79.1,
-    "A100-SXM4-40GB": 39.4,
-    "A100-PCIE-40GB": 39.4,
-    "A100": 79.1,
-    "A800": 79.1,
-    "L40S": 44.4,
-    "L40": 44.4,
-    "L4": 22.0,
-    "A6000": 47.4,
-    "A40": 44.4,
-    "A10": 22.0,
-    "4090": 23.5,
-    "3090": 23.5,
-    "MI300X": 191.0,
-}
-"""GiB that programs can have of each: the data sheet's less what the driver keeps, rounded down."""
 UPDATE_PEAK = 0.25
 """Share of peak arithmetic of an update, by 6 operations per parameter and token: what the device that only counts
 finds for three 3B models on an H100 is 0.23 to 0.28 (`tools/prove/expected.json`). Recomputed activations are in it."""
@@ -100,14 +54,15 @@ class Gpu:
         """Look a GPU up by its name. Raises UserError for one that is not in the table."""
         key = known_gpu(name)
         if key is None:
-            raise UserError(f"there are no data of GPU {name!r}: use one of {', '.join(PEAK_TFLOPS)}")
-        return Gpu(key, PEAK_TFLOPS[key] * 1e12, BANDWIDTH[key] * 1e12, int(MEMORY[key] * GIB))
+            raise UserError(f"there are no data of GPU {name!r}: use one of {', '.join(GPUS)}")
+        sheet = GPUS[key]
+        return Gpu(key, sheet.tflops * 1e12, sheet.bandwidth * 1e12, int(sheet.memory * GIB))
 
 
 def least_memory(size: float) -> Gpu:
     """Return the smallest of the GPUs that are sold, or show themselves, as ones of so many GB: with error correction
     one of 24 has 22.0 GiB. Of other sizes so much less is taken."""
-    sizes = [here for here in MEMORY.values() if 0.9 * size < here <= size]
+    sizes = [sheet.memory for sheet in GPUS.values() if 0.9 * size < sheet.memory <= size]
     return Gpu(f"{size:g} GB", 0.0, 0.0, int(min(sizes, default=0.92 * size) * GIB))
 
 

@@ -4,48 +4,60 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from mmcorl.trainer.microbatches import GroupShape
 from mmcorl.trainer.update import OptimizerStep
 
-PEAK_TFLOPS = {
-    "B200": 2250,
-    "GH200": 989,
-    "H200": 989,
-    "H100 PCIe": 756,
-    "H100 NVL": 835,
-    "H100": 989,
-    "H800": 989,
-    "A100-SXM4-40GB": 312,
-    "A100-PCIE-40GB": 312,
-    "A100": 312,
-    "A800": 312,
-    "L40S": 362,
-    "L40": 181,
-    "L4": 121,
-    "A6000": 155,
-    "A40": 150,
-    "A10": 125,
-    "4090": 165,
-    "3090": 71,
-    "MI300X": 1307,
+
+class DataSheet(NamedTuple):
+    """Of a GPU, by its maker."""
+
+    tflops: float
+    """Dense bf16 matrix arithmetic in TFLOP/s, without sparsity."""
+    bandwidth: float
+    """Of the memory, in TB/s."""
+    memory: float
+    """GiB that programs can have: what the sheet says less what the driver keeps, rounded down."""
+
+
+GPUS = {
+    "B200": DataSheet(2250, 8.0, 178.0),
+    "GH200": DataSheet(989, 4.0, 94.5),
+    "H200": DataSheet(989, 4.8, 139.8),
+    "H100 PCIe": DataSheet(756, 2.0, 79.1),
+    "H100 NVL": DataSheet(835, 3.9, 93.0),
+    "H100": DataSheet(989, 3.35, 79.1),
+    "H800": DataSheet(989, 3.35, 79.1),
+    "A100-SXM4-40GB": DataSheet(312, 1.555, 39.4),
+    "A100-PCIE-40GB": DataSheet(312, 1.555, 39.4),
+    "A100": DataSheet(312, 2.04, 79.1),
+    "A800": DataSheet(312, 2.04, 79.1),
+    "L40S": DataSheet(362, 0.864, 44.4),
+    "L40": DataSheet(181, 0.864, 44.4),
+    "L4": DataSheet(121, 0.3, 22.0),
+    "A6000": DataSheet(155, 0.768, 47.4),
+    "A40": DataSheet(150, 0.696, 44.4),
+    "A10": DataSheet(125, 0.6, 22.0),
+    "4090": DataSheet(165, 1.008, 23.5),
+    "3090": DataSheet(71, 0.936, 23.5),
+    "MI300X": DataSheet(1307, 5.3, 191.0),
 }
-"""Dense bf16 matrix arithmetic of a GPU in TFLOP/s, by words in its name; the first match counts. From the makers' data
-sheets, without sparsity."""
+"""By words in the name of a GPU; the first match counts. A GH200 is that of 96 GB."""
 
 
 def known_gpu(device_name: str) -> str | None:
-    """The entry of `PEAK_TFLOPS` for a GPU by its name; None for one without, such as an A10G or that of a laptop."""
+    """The entry of `GPUS` for a GPU by its name; None for one without, such as an A10G or that of a laptop."""
     if re.search(r"laptop|mobile|\b4090 ?D\b", device_name, re.IGNORECASE):
         return None
-    words = (key for key in PEAK_TFLOPS if re.search(rf"\b{key}\b", device_name, re.IGNORECASE))
+    words = (key for key in GPUS if re.search(rf"\b{key}\b", device_name, re.IGNORECASE))
     return next(words, None)
 
 
 def peak_flops(device_name: str) -> float | None:
     """FLOP/s in bf16 of a GPU by its name; None for one that is not in the table."""
     key = known_gpu(device_name)
-    return None if key is None else PEAK_TFLOPS[key] * 1e12
+    return None if key is None else GPUS[key].tflops * 1e12
 
 
 def step_timings(

@@ -25,9 +25,10 @@ from mmcorl.config.yaml_loader import Loader
 from mmcorl.data.guess import guess
 from mmcorl.errors import UserError
 from mmcorl.tools import fitting
-from mmcorl.tools.cost import MEMORY, Gpu
+from mmcorl.tools.cost import Gpu
 from mmcorl.tools.doctor import memory
 from mmcorl.tools.template import MODELS, Suggestion, Wanted, agent_names, template, write
+from mmcorl.trainer.throughput import GPUS
 from model_adapters.testing.shapes import HUB
 from paths import ROOT
 
@@ -167,14 +168,14 @@ TEXT = ("Qwen/Qwen2.5-7B", "meta-llama/Llama-3.1-8B-Instruct")
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("models", "cards"), [(MODELS, [*MEMORY]), (TEXT, ["L4", "H100"]), ((TEXT[0], "no/body-knows"), ["L40S"])]
+    ("models", "cards"), [(MODELS, [*GPUS]), (TEXT, ["L4", "H100"]), ((TEXT[0], "no/body-knows"), ["L40S"])]
 )
 def test_what_is_written_for_a_card_doctor_finds_to_fit_on_it(models, cards, tmp_path, monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     known = [*HUB.keys() & {*models}]
     shapes, told, readers, written = {}, {}, [], {}
     for card in cards:
-        size = SOLD.get(MEMORY[card], MEMORY[card])
+        size = SOLD.get(GPUS[card].memory, GPUS[card].memory)
         written[size] = written.get(size) or write(Wanted("run", models, memory=size), "run.yaml", told.__setitem__)
         config = settings.parse(load_yaml(written[size]))
         readers = readers or list(fitting._readers(config, tmp_path / card))
