@@ -132,16 +132,10 @@ class RayCluster:
     def close(self, lost: bool = False) -> None:
         """Leave the cluster; end it if it was started for this run. `lost`: a server of it has died."""
         # What is left of a dead one would wait for it for a minute.
-        for end in (self._end, self._leave) if lost else (self._leave, self._end):
+        ends = [self.ray.shutdown] if self._ours else []
+        ends += [self._reaper.close] if self._reaper is not None else []
+        for end in reversed(ends) if lost else ends:
             end()
-
-    def _leave(self) -> None:
-        if self._ours:
-            self.ray.shutdown()
-
-    def _end(self) -> None:
-        if self._reaper is not None:
-            self._reaper.close()
 
 
 def _make_token() -> None:

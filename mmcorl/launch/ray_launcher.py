@@ -6,12 +6,10 @@ starts and ends processes and carries prompts and completions; inside an agent, 
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
 import signal
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -26,6 +24,7 @@ from mmcorl.launch.process_monitor import ProcessMonitor
 from mmcorl.launch.ray_cluster import RayCluster, forwarded_environment, require_ray
 from mmcorl.launch.remote_agent import AgentThreads, RemoteAgent
 from mmcorl.policy.prompt_encoder import PromptEncoder
+from mmcorl.system.lifetime import on_signals
 
 
 class RayLauncher:
@@ -58,7 +57,7 @@ class RayLauncher:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         # The clean-up takes a few seconds, which another Ctrl-C must not cut short.
-        with _on_signals(signal.SIG_IGN, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        with on_signals(signal.SIG_IGN, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             self._health.close()
             if self._threads is not None:
                 self._threads.close()
@@ -69,7 +68,7 @@ class RayLauncher:
 
     def cohort(self, encoders: Sequence[PromptEncoder], steps: int) -> Cohort:
         # A scheduler's SIGTERM while models load ends the run as Ctrl-C does; Ray would exit with 15.
-        with _on_signals(_interrupt, signal.SIGTERM):
+        with on_signals(_interrupt, signal.SIGTERM):
             self._start_actors()
             self._start_health()
             self._cluster.workers_started()
@@ -195,17 +194,3 @@ class RayAgent(RemoteAgent):
 
 def _interrupt(*_: Any) -> None:
     raise KeyboardInterrupt
-
-
-@contextlib.contextmanager
-def _on_signals(handler: Any, *numbers: signal.Signals) -> Iterator[None]:
-    """Handle these signals so for a while, where this is the main thread."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    previous = {number: signal.signal(number, handler) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler_before in previous.items():
-            signal.signal(number, handler_before)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -13,14 +12,14 @@ from mmcorl.registry import exited
 from mmcorl.run.checkpoints import committed, no_room, system_error
 from mmcorl.run.recorder import Recorder
 from mmcorl.run.run_folder import RunFolder
+from mmcorl.system.lifetime import on_signals
 
 
 @contextmanager
 def stop_on_signals(recorder: Recorder) -> Iterator[None]:
     """On Ctrl-C, a scheduler's SIGTERM or the loss of the terminal finish the step, checkpoint and leave.
 
-    On a second signal leave at once. SIGHUP stays ignored where it was, as under nohup. In another thread than the main
-    one, signals stay the affair of whoever started it.
+    On a second signal leave at once.
     """
 
     def stop(*_: object) -> None:
@@ -29,18 +28,8 @@ def stop_on_signals(recorder: Recorder) -> Iterator[None]:
         recorder.stop_requested = True
         recorder.progress.message("stopping after this step (Ctrl-C again to stop at once)")
 
-    if threading.current_thread() is not threading.main_thread():  # which alone is told of signals
+    with on_signals(stop, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         yield
-        return
-    stopping = [signal.SIGINT, signal.SIGTERM]
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-        stopping.append(signal.SIGHUP)
-    previous = {number: signal.signal(number, stop) for number in stopping}
-    try:
-        yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Processes that live no longer than the one that started them."""
+"""Processes that live no longer than the one that started them, and what signals do for a while."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import ctypes
 import os
 import signal
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
 
 OWNER = "MMCORL_OWNER"
 """Environment variable: the process id of the parent whose end is the process's own."""
@@ -31,6 +34,22 @@ def die_with_parent() -> None:
     """Have Linux kill this process when the thread that started it ends."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+@contextmanager
+def on_signals(handler: Any, *numbers: signal.Signals) -> Iterator[None]:
+    """Handle these signals so for a while. SIGHUP stays ignored where it was, as under nohup.
+
+    In another thread than the main one, which alone is told of signals, they stay the affair of whoever started it.
+    """
+    told = threading.current_thread() is threading.main_thread()
+    taken = [one for one in numbers if one is not signal.SIGHUP or signal.getsignal(one) is not signal.SIG_IGN]
+    previous = {number: signal.signal(number, handler) for number in taken if told}
+    try:
+        yield
+    finally:
+        for number, before in previous.items():
+            signal.signal(number, before)
 
 
 def how_it_ended(code: int) -> str:

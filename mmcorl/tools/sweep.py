@@ -33,7 +33,7 @@ from mmcorl.run.progress import task
 from mmcorl.run.reader import RunFiles, dig, mapping, number, read_run
 from mmcorl.run.summary import training, window
 from mmcorl.system.itself import itself
-from mmcorl.system.lifetime import how_it_ended, owned
+from mmcorl.system.lifetime import how_it_ended, on_signals, owned
 from mmcorl.tools import grid as grids
 from mmcorl.tools.pace import Pace, steps_done
 from mmcorl.tools.zoo import parse, resolve
@@ -213,34 +213,31 @@ def run(
     running: dict[Planned, subprocess.Popen[bytes]] = {}
     printed: dict[Planned, int] = {}
     """Bytes of each log before this session."""
-    # A scheduler's SIGTERM and the loss of the terminal are a Ctrl-C that nobody typed; nohup ignores the latter.
-    numbers = [one for one in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, signal.getsignal(signal.SIGINT)) for number in numbers}
-    try:
-        with task("sweep", len(planned), quiet=quiet, timed=False) as bar:
-            bar.advance(len(planned) - len(waiting))
-            looked = 0.0
-            while waiting or running:
-                while waiting and len(running) < jobs:
-                    one = waiting.pop(0)
-                    running[one], printed[one] = _start(one)
-                    pace.begins(one.path, one.steps)
-                time.sleep(0.2)
-                for one, process in list(running.items()):
-                    if process.poll() is not None:
-                        del running[one]
-                        if process.returncode:
-                            failed[one] = _why(one, process.returncode, printed[one])
-                        pace.ends(one.path, well=not process.returncode)
-                        ended()
-                        bar.update(f"{one.label} {'failed' if process.returncode else 'done'}", 1)
-                if time.monotonic() - looked > TOLD_EVERY[sys.stderr.isatty()]:
-                    looked = time.monotonic()
-                    bar.update(_told(running, pace.left(one.steps for one in waiting)))
-    finally:
-        _stop(list(running.values()))
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    # A scheduler's SIGTERM and the loss of the terminal are a Ctrl-C that nobody typed.
+    with on_signals(signal.getsignal(signal.SIGINT), signal.SIGTERM, signal.SIGHUP):
+        try:
+            with task("sweep", len(planned), quiet=quiet, timed=False) as bar:
+                bar.advance(len(planned) - len(waiting))
+                looked = 0.0
+                while waiting or running:
+                    while waiting and len(running) < jobs:
+                        one = waiting.pop(0)
+                        running[one], printed[one] = _start(one)
+                        pace.begins(one.path, one.steps)
+                    time.sleep(0.2)
+                    for one, process in list(running.items()):
+                        if process.poll() is not None:
+                            del running[one]
+                            if process.returncode:
+                                failed[one] = _why(one, process.returncode, printed[one])
+                            pace.ends(one.path, well=not process.returncode)
+                            ended()
+                            bar.update(f"{one.label} {'failed' if process.returncode else 'done'}", 1)
+                    if time.monotonic() - looked > TOLD_EVERY[sys.stderr.isatty()]:
+                        looked = time.monotonic()
+                        bar.update(_told(running, pace.left(one.steps for one in waiting)))
+        finally:
+            _stop(list(running.values()))
     return failed
 
 
