@@ -46,7 +46,8 @@ def require_ray(address: str | None) -> Any:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "1")
     # Where this process is connected to a cluster already, that one has its own mode.
-    if address is None and not ("ray" in sys.modules and sys.modules["ray"].is_initialized()):
+    loaded = sys.modules.get("ray")
+    if address is None and not (loaded and loaded.is_initialized()):
         os.environ["RAY_AUTH_MODE"] = "token"
         # Off Linux it keeps Ray on loopback by default, and with this here.
         os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
