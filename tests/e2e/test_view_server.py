@@ -249,10 +249,10 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
 
 
 def opened(page: Page, server: Server, place: str = "", width: int = 1440, *, dark: bool = False) -> None:
-    page.problems.clear()
-    page.requests.clear()
     page.size(width, 900, dark=dark)
     page.open("about:blank")
+    page.problems.clear()  # only now: the page before may have asked once more
+    page.requests.clear()
     page.open(server.address + place, READY)
 
 
