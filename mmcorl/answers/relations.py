@@ -110,14 +110,15 @@ def same_value(a: str, b: str, choices: Sequence[str] | None = None) -> bool:
 def _add(
     name: str, summary: str, same: Callable[..., Any], measure: str = "similarity", threshold: float = 0.5, **more: Any
 ) -> None:
-    facts = more | {"identity": (name, "1"), "threshold": threshold, "measure": measure}
+    facts = {"identity": (name, "1"), "threshold": threshold, "measure": measure} | more
     RELATIONS.add_row(RelationRow(name, summary, same, **facts))
 
 
 _add("exact", "equal texts", texts.same_text)
 _add("text", "equal words, whatever their case, spaces and outer marks", texts.same_words)
 _edits = "readings by edit distance: 1 - edits / length of the longer"
-_add("edit", _edits, texts.edit_similarity, "edit similarity", 0.8, bound=texts.most_edit_similarity, longest=1 << 12)
+_edit: dict[str, Any] = {"bound": texts.most_edit_similarity, "longest": 1 << 12, "identity": ("edit", "2")}
+_add("edit", _edits, texts.edit_similarity, "edit similarity", 0.8, **_edit)
 _add("number", "numbers by relative difference, other texts as `text`", texts.closeness, "closeness", 0.95)
 _add("point", "points by distance, a point and a box by lying inside", places.nearness, "nearness", 0.95, form="point")
 _points, _boxes = "sets of points by the nearness of matched ones", "sets of boxes by the overlap of matched ones"

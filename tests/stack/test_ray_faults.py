@@ -110,17 +110,16 @@ def _truncate_newest(run: Path) -> None:
 
 RANK_1, DIED, RESUMES = "agent 'qwen', rank 1 of 2", "died without an error of its own", "re-run the same command"
 SAFE = "the run is safe up to step"
-DRAW, LOSS, WRITE = (
-    "mmcorl.engines.transformers:draw",
+LOSS, ROLLOUT, WRITE = (
     "mmcorl.algo.loss:policy_loss",
+    "mmcorl.trainer.rollout:Rollouts.sample",
     "mmcorl.trainer.weights_io:write",
 )
-# Twelve steps with a checkpoint at every second one. Up to 12 tokens are drawn in the evaluation before the first step
-# and in every rollout.
+# Twelve steps with a checkpoint at every second one.
 DRILLS = (
     Drill(
         "a worker is killed in a rollout",
-        _at(DRAW, 15, "kill"),
+        _at(ROLLOUT, 1, "kill"),
         last_line=(RANK_1, "during the rollout", DIED, "qwen-rank1.log"),
     ),
     Drill(
@@ -141,7 +140,7 @@ DRILLS = (
     Drill("Ctrl-C", outside=_interrupt, code=130, last_line=(f"interrupted: {RESUMES}",)),
     Drill(
         "a worker is suspended",
-        _at(DRAW, 4, "suspend"),
+        _at(ROLLOUT, 1, "suspend"),
         last_line=(RANK_1, "its process has been suspended"),
     ),
     Drill("the driver is killed", outside=_kill_driver, code=-signal.SIGKILL),
@@ -154,7 +153,7 @@ DRILLS = (
     ),
     Drill(
         "a worker hangs in a rollout",
-        _at(DRAW, 4, "stand_still"),
+        _at(ROLLOUT, 1, "stand_still"),
         overrides=("ray.call_timeout=6",),
         last_line=(RANK_1, "gave no result within 6 seconds", "qwen-rank1.log"),
         deadline=6,
