@@ -91,18 +91,16 @@ def cotrain(
     for step in range(journal.step + 1, steps + 1):
         batch = prompts.batch(step)
         journal.phase("rollout")
-        rollouts, episode = interaction.play(agents, batch, step, parallel)  # [N], each to become [B] groups of K
-        lesson = supervision.lesson(rollouts, batch, step)
+        rollouts, episode = interaction.play(agents, batch, step, parallel)  # [N][B] groups of K completions
+        labels = supervision.labels(rollouts, batch, step)  # [N][B]
         rewards: list[Rewards] = [{} for _ in agents]  # uid -> K
         updates = [Future[dict[str, float]]() for _ in agents]
-        for pupils in lesson:  # the agents whose teachers have sampled: all at once, or some before others
+        for i in labels.ready():  # each agent, once its teachers have sampled
             journal.phase("vote")
-            labels = lesson.labels(pupils)  # [B] of each
-            for i in pupils:  # rewards of an episode come out of the conversation, not from labels
-                rewards[i] = episode.rewards(i) if episode else reward(rollouts[i].result(), labels[i], batch)
+            own = labels[i]  # [B]; rewards of an episode come out of the conversation
+            rewards[i] = episode.rewards(i) if episode else reward(rollouts[i].result(), own, batch)
             journal.phase("update")
-            for i in pupils:
-                updates[i] = parallel.start(i, partial(agents[i].update, rewards[i], step))
-        journal.record(StepRecord(step, batch, results(rollouts), lesson.whole(), rewards, updates, episode))
+            updates[i] = parallel.start(i, partial(agents[i].update, rewards[i], step))
+        journal.record(StepRecord(step, batch, results(rollouts), labels.whole(), rewards, updates, episode))
         journal.evaluate_when_due(step, agents)
         journal.checkpoint_when_due(step, agents)

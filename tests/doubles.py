@@ -92,7 +92,7 @@ def labels_of(
     supervision: Supervision, groups: Sequence[Sequence[Group]], prompts: Sequence[Prompt], step: int = 0
 ) -> Labels:
     """The votes and labels of agents that have all sampled, [N][B]."""
-    lesson = supervision.lesson(in_turn(partial(list, own) for own in groups), prompts, step)
-    for pupils in lesson:
-        lesson.labels(pupils)
-    return lesson.whole()
+    labels = supervision.labels(in_turn(partial(list, own) for own in groups), prompts, step)
+    for agent in labels.ready():
+        labels[agent]
+    return labels.whole()

@@ -68,8 +68,8 @@ class Supervision:
         self.seed = seed
         self.agreements = Agreements()
 
-    def lesson(self, rollouts: Sequence[Future[list[Group]]], prompts: Sequence[Prompt], step: int) -> Lesson:
-        """Return the lesson of one step; `rollouts[i]` become agent i's groups, one per prompt, in any order.
+    def labels(self, rollouts: Sequence[Future[list[Group]]], prompts: Sequence[Prompt], step: int) -> StepLabels:
+        """Return the labels of one step; `rollouts[i]` become agent i's groups, one per prompt, in any order.
 
         Raises UserError for a prompt that the rule cannot label.
         """
@@ -100,7 +100,7 @@ class Supervision:
             teachers=self.teachers,
             agreement=dict(self.agreements.pairs),
         )
-        return Lesson(self.rule, rollouts, cohort, self.agreements)
+        return StepLabels(self.rule, rollouts, cohort, self.agreements)
 
     def _elect(self, answers: Sequence[str | None], prompt: Prompt) -> Vote:
         return majority(
@@ -113,11 +113,11 @@ class Supervision:
         )
 
 
-class Lesson:
-    """The votes and labels of one step, worked out while agents sample.
+class StepLabels:
+    """The pseudo-labels of one step, `[N][B]`, worked out while agents sample.
 
-    Iterate over it for the agents that can be labelled, and ask for the `labels` of each of them once. `cohort` is what
-    is known before anyone has sampled.
+    `labels[i]` are those of agent i, in the order of the prompts, from when `ready` has named it. `cohort` is what is
+    known before anyone has sampled.
     """
 
     def __init__(
@@ -127,11 +127,13 @@ class Lesson:
         self._groups: dict[int, tuple[Group, ...]] = {}
         self._votes: dict[int, tuple[Vote, ...]] = {}
         self._labels: dict[int, tuple[PseudoLabel, ...]] = {}
+        self._together: list[int] = []
+        """Agents that became ready at the same time: their labels are worked out in one call of the rule."""
 
-    def __iter__(self) -> Iterator[list[int]]:
-        """Yield agents as soon as they and those whose votes they need have sampled; together where they can be.
+    def ready(self) -> Iterator[int]:
+        """Yield each agent as soon as it and those whose votes it needs have sampled.
 
-        In the order of the cohort. Raises what a rollout raised.
+        In the order of the cohort where several are. Raises what a rollout raised.
         """
         everyone = set(range(len(self.rollouts)))
         waiting = {agent: {agent} | self._needs(agent, everyone) for agent in sorted(everyone)}
@@ -142,15 +144,22 @@ class Lesson:
             if pupils := [agent for agent, needed in waiting.items() if needed <= sampled]:
                 for agent in pupils:
                     del waiting[agent]
-                yield pupils
+                self._together = pupils
+                yield from pupils
             else:
                 wait([call for call in self.rollouts if not call.done()], return_when=FIRST_COMPLETED)
 
-    def labels(self, pupils: Sequence[int]) -> dict[int, tuple[PseudoLabel, ...]]:
-        """Vote in all groups that are there and return the labels of these agents, [B] in the order of the prompts.
+    def __getitem__(self, agent: int) -> tuple[PseudoLabel, ...]:
+        """Return the labels of an agent that is ready, `[B]`.
 
         Raises MismatchError, naming agent, step and uid, where an agent's groups are not exactly those of the prompts.
         """
+        if agent not in self._labels:
+            self._label(self._together)
+        return self._labels[agent]
+
+    def _label(self, pupils: Sequence[int]) -> None:
+        """Vote in all groups that are there, and label these agents."""
         cohort, uids = self.cohort, [prompt.uid for prompt in self.cohort.prompts]
         everyone = range(len(cohort.agents))
         for agent, call in enumerate(self.rollouts):
@@ -164,13 +173,11 @@ class Lesson:
             votes=tuple(self._votes.get(agent, ()) for agent in everyone),
             only=tuple(pupils),
         )
-        labels = dict(zip(pupils, apply_rule(self.rule.name, sampled), strict=True))
-        self._labels |= labels
+        self._labels |= zip(pupils, apply_rule(self.rule.name, sampled), strict=True)
         if self.rule.keeps_agreement and len(self._labels) == len(everyone):
             answers = {name: [vote.answer for vote in self._votes[i]] for i, name in enumerate(cohort.agents)}
             choices = [prompt.choices for prompt in cohort.prompts]
             self.agreements.add(pairwise_agreement(answers, cohort.relation, choices))
-        return labels
 
     def whole(self) -> Labels:
         """All votes and labels, once every agent has its own."""

@@ -72,12 +72,12 @@ def _step(config: Config, rows: Sequence[Prompt]) -> None:
         rollout.set_result(own)
     answers = config.answers
     with open_relation(answers.relation, answers.vote_by, answers.threshold) as relation:
-        lesson = supervision_of(config, relation).lesson(rollouts, batch, 1)
+        labels = supervision_of(config, relation).labels(rollouts, batch, 1)
         reward = reward_of(config, relation)
-        for pupils in lesson:
-            labels = lesson.labels(pupils)
-            for agent in pupils if config.episode is None else ():
-                reward(groups[agent], labels[agent], batch)
+        for agent in labels.ready():
+            label = labels[agent]
+            if config.episode is None:
+                reward(groups[agent], label, batch)
 
 
 def _group(config: Config, prompt: Prompt, agent: int, silent: bool) -> Group:

@@ -226,7 +226,7 @@ def test_labels_and_rewards_are_fixed_before_any_policy_moves() -> None:
 
 def test_the_order_of_things() -> None:
     agents, notes = train([{"x": 0.6}, {"x": 0.7}], "ring", 2, each=2)
-    one = ["rollout", "vote", "update"]
+    one = ["rollout", *["vote", "update"] * 2]
     assert notes.lines == [
         "evaluate 0",
         *[*one, "record 1", "evaluate 1", "checkpoint 1"],
@@ -335,7 +335,7 @@ def test_an_agent_is_updated_when_its_own_teacher_has_sampled() -> None:
     cotrain(cohort, Rows("x", 10), Independent(), rule, reward, notes, 1, lanes)
     results(notes.records[-1].updates)  # they may still run, and a lane that is closed drops what has not begun
     lanes.close()
-    assert notes.lines == ["evaluate 0", "rollout", *["vote", "update"] * 2, "record 1", "evaluate 1", "checkpoint 1"]
+    assert notes.lines == ["evaluate 0", "rollout", *["vote", "update"] * 3, "record 1", "evaluate 1", "checkpoint 1"]
     plain, alone = Notes(), [Toy(name, {"x": 0.6}, 5, 0.1) for name in "ABC"]
     cotrain(alone, Rows("x", 10), Independent(), rule, reward, plain, 1)
     assert [agent.theta for agent in cohort] == [agent.theta for agent in alone]
