@@ -97,8 +97,8 @@ def cotrain(
         updates = [Future[dict[str, float]]() for _ in agents]
         for i in labels.ready():  # each agent, once its teachers have sampled
             journal.phase("vote")
-            own = labels[i]  # [B]; rewards of an episode come out of the conversation
-            rewards[i] = episode.rewards(i) if episode else reward(rollouts[i].result(), own, batch)
+            taught = labels[i]  # [B]; rewards of an episode come out of the conversation
+            rewards[i] = episode.rewards(i) if episode else reward(rollouts[i].result(), taught, batch)
             journal.phase("update")
             updates[i] = parallel.start(i, partial(agents[i].update, rewards[i], step))
         journal.record(StepRecord(step, batch, results(rollouts), labels.whole(), rewards, updates, episode))

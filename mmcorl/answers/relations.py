@@ -110,7 +110,7 @@ def same_value(a: str, b: str, choices: Sequence[str] | None = None) -> bool:
 def _add(
     name: str, summary: str, same: Callable[..., Any], measure: str = "similarity", threshold: float = 0.5, **more: Any
 ) -> None:
-    facts = {"identity": (name, "1"), "threshold": threshold, "measure": measure} | more
+    facts: dict[str, Any] = {"identity": (name, "1"), "threshold": threshold, "measure": measure} | more
     RELATIONS.add_row(RelationRow(name, summary, same, **facts))
 
 

@@ -116,8 +116,7 @@ class Supervision:
 class StepLabels:
     """The pseudo-labels of one step, `[N][B]`, worked out while agents sample.
 
-    `labels[i]` are those of agent i, in the order of the prompts, from when `ready` has named it. `cohort` is what is
-    known before anyone has sampled.
+    `labels[i]` are agent i's, from when `ready` has named it. `cohort` is what is known before anyone has sampled.
     """
 
     def __init__(
@@ -127,8 +126,7 @@ class StepLabels:
         self._groups: dict[int, tuple[Group, ...]] = {}
         self._votes: dict[int, tuple[Vote, ...]] = {}
         self._labels: dict[int, tuple[PseudoLabel, ...]] = {}
-        self._together: list[int] = []
-        """Agents that became ready at the same time: their labels are worked out in one call of the rule."""
+        self._together: list[int] = []  # ready at the same time: one call of the rule labels them all
 
     def ready(self) -> Iterator[int]:
         """Yield each agent as soon as it and those whose votes it needs have sampled.
@@ -160,8 +158,8 @@ class StepLabels:
 
     def _label(self, pupils: Sequence[int]) -> None:
         """Vote in all groups that are there, and label these agents."""
-        cohort, uids = self.cohort, [prompt.uid for prompt in self.cohort.prompts]
-        everyone = range(len(cohort.agents))
+        cohort, everyone = self.cohort, range(len(self.rollouts))
+        uids = [prompt.uid for prompt in cohort.prompts]
         for agent, call in enumerate(self.rollouts):
             if call.done() and agent not in self._votes:
                 self._groups[agent] = own = tuple(join(cohort.agents[agent], call.result(), uids, cohort.step))

@@ -42,9 +42,9 @@ def on_signals(handler: Any, *numbers: signal.Signals) -> Iterator[None]:
 
     In another thread than the main one, which alone is told of signals, they stay the affair of whoever started it.
     """
-    told = threading.current_thread() is threading.main_thread()
+    in_main = threading.current_thread() is threading.main_thread()
     taken = [one for one in numbers if one is not signal.SIGHUP or signal.getsignal(one) is not signal.SIG_IGN]
-    previous = {number: signal.signal(number, handler) for number in taken if told}
+    previous = {number: signal.signal(number, handler) for number in taken if in_main}
     try:
         yield
     finally:

@@ -229,9 +229,11 @@ def _admit(place: Path, by_name: bool = False) -> None:
 def _with_imports(place: Path) -> list[Path]:
     """A module of a user's and those beside it that it imports, each a file or the folder of a package."""
     found = [place]
-    for one in found:  # which grows
-        tops = {name.partition(".")[0] for file in _sources(one) for node in _nodes(file) for name in _imported(node)}
-        beside = [_beside(top, one.parent) for top in sorted(tops - {*OURS}) if not _installed(top)]
+    for module in found:  # which grows
+        tops = {
+            name.partition(".")[0] for file in _sources(module) for node in _nodes(file) for name in _imported(node)
+        }
+        beside = [_beside(top, module.parent) for top in sorted(tops - {*OURS}) if not _installed(top)]
         found += [other for other in beside if other is not None and other not in found]
     return found
 
@@ -351,8 +353,8 @@ def _object(file: Path, name: str) -> dict[str, Path]:
 
 
 def _refusal(says: str, unknown: Mapping[str, Path], place: Path) -> NotNamedError:
-    told = list(dict.fromkeys(f"{str(file)!r} (SHA-256 {entry[:64]})" for entry, file in unknown.items()))
-    files = ", ".join(told[:3]) + (f" and {len(told) - 3} more files" if len(told) > 3 else "")
+    named = list(dict.fromkeys(f"{str(file)!r} (SHA-256 {entry[:64]})" for entry, file in unknown.items()))
+    files = ", ".join(named[:3]) + (f" and {len(named) - 3} more files" if len(named) > 3 else "")
     return NotNamedError(
         f"{says}code that this command line does not name: {files} would run; read it, and give --trust {str(place)!r} "
         "to run what it defines"

@@ -179,16 +179,6 @@ def test_spreads_and_mean_curves_are_over_what_is_known():
     assert mean_curve([[(1, 0.0), (2, 1.0)], [(1, 1.0)], []]) == [(1, 0.5), (2, 1.0)]
 
 
-def test_a_list_of_values_is_for_a_sweep(tmp_path: Path, capsys):
-    command = ["train", str(QUICKSTART), "optimizer.lr=1e-4,3e-4", "steps=2", "--run-dir", str(tmp_path / "run")]
-    assert main(command) == 2
-    assert "`mmcorl sweep " in (told := capsys.readouterr().err)
-    assert "--grid optimizer.lr=1e-4,3e-4` trains a run with each" in told
-    assert main([*command, "optimizer.lrr=1"]) == 2
-    assert "--grid" not in capsys.readouterr().err, "the list is not what is wrong first"
-    assert list(tmp_path.iterdir()) == []
-
-
 # -- the command ----------------------------------------------------------------------------------------------------
 
 

@@ -170,7 +170,7 @@ DRILLS = (
         "the reaper and the driver are killed",
         outside=_dies("mmcorl.launch.process_monitor", driver=True),
         code=-signal.SIGKILL,
-        deadline=120,  # Processes of Ray's own outlive both by more than a minute.
+        deadline=10,  # in which the new reaper has to end processes of Ray's own
     ),
     Drill(
         "the newest checkpoint is damaged",
