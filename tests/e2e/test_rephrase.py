@@ -133,13 +133,11 @@ RULED = [
     (ORIGINAL, "In 2 days Ann gives $\\frac{1}{2}$ of 1,200 coins away. How many of 600 remain?", "numbers"),
     (ORIGINAL, "In two days Ann parts with $\\frac{2}{1}$ of her 1,200 coins. How many does she keep?", "latex"),
     (ORIGINAL, "In two days Ann parts with $1/2$ of her 1,200 coins. How many does she keep?", "latex"),
-    (ORIGINAL, "In two days Ann parts with $\\frac{1}{2}$$ of her 1,200 coins. How many are kept?", "latex"),
     ("Let $x^2=4$ with $x > 0$. Find it.", "With $x > 0$ and $x^{2=4}$, determine it now.", "latex"),
     (ORIGINAL, ORIGINAL.upper().replace("FRAC", "frac"), "changed"),
     (ORIGINAL, "   ", "length"),
     (ORIGINAL, ORIGINAL * 9, "length"),
     (ORIGINAL, "Half of 1200?", "length"),
-    (ORIGINAL, "I'm sorry, but I cannot help with " + ORIGINAL, "refusal"),
     (ORIGINAL, "Ann has 1,200 coins\x1b[31m and gives $\\frac{1}{2}$ of them in two days. How many?", "unicode"),
     (ORIGINAL, "In two days Ann parts with $\\frac{1}{2}$ of her 1,200 coins. Left?\nA. 6\nB. 7", "options"),
     ("Which?\nA. 3\nB. 4", "Which one is it?\nA. 3\nB. 4", None),
@@ -237,7 +235,6 @@ def test_a_second_call_asks_nothing_and_more_attempts_ask_only_for_what_failed(t
 
 HOSTILE: dict[str, tuple[Behaviour, str]] = {
     "refusal": (say("I'm sorry, but I can't help with that."), "no_rewording"),
-    "refusal in tags": (lambda call: tagged("I'm sorry, I can't: " + question_of(call)), "refusal"),
     "echo in tags": (lambda call: tagged(text_of(call)), "no_rewording"),
     "cut off": (lambda call: Reply("<rephrased>" + question_of(call), finish_reason="length"), "no_rewording"),
     "very long": (lambda call: tagged(reword(question_of(call)) * 5000), "length"),

@@ -1,8 +1,8 @@
 """Reword the questions of a data set with a model, so that agents can read different wordings. Imports no torch."""
 
-from mmcorl.tools.rephrase.audit import AuditReport, audit, audited
+from mmcorl.tools.rephrase.audit import audit, audited
 from mmcorl.tools.rephrase.options import AuditOptions, RephraseOptions
-from mmcorl.tools.rephrase.rules import RULES, Breach, breach
+from mmcorl.tools.rephrase.rules import breach
 from mmcorl.tools.rephrase.run import (
     RephraseReport,
     rephrase,
@@ -12,19 +12,5 @@ from mmcorl.tools.rephrase.run import (
     work_folder,
 )
 
-__all__ = [
-    "RULES",
-    "AuditOptions",
-    "AuditReport",
-    "Breach",
-    "RephraseOptions",
-    "RephraseReport",
-    "audit",
-    "audited",
-    "breach",
-    "rephrase",
-    "rephrase_config",
-    "training_overrides",
-    "view_of",
-    "work_folder",
-]
+__all__ = ["AuditOptions", "RephraseOptions", "RephraseReport", "audit", "audited", "breach", "rephrase"]
+__all__ += ["rephrase_config", "training_overrides", "view_of", "work_folder"]

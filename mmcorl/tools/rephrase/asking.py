@@ -24,12 +24,12 @@ UNANSWERED = "unanswered"
 Kind = Literal["rewrite", "compare", "solve"]
 Requests = Mapping[int, tuple[Prompt, str, bool]]
 """By row: the row, the text to send, and whether to send its images."""
-_READ: Mapping[Kind, Callable[[Reply], Any]] = {
-    "rewrite": prompts.read_rewrite,
-    "compare": prompts.read_comparison,
-    "solve": prompts.read_solution,
+_KINDS: Mapping[Kind, tuple[str, Callable[[Reply], Any]]] = {
+    "rewrite": ("rewording", prompts.read_rewrite),
+    "compare": ("comparing", prompts.read_comparison),
+    "solve": ("solving", prompts.read_solution),
 }
-_DOING: Mapping[Kind, str] = {"rewrite": "rewording", "compare": "comparing", "solve": "solving"}
+"""What the bar says, and the reading of a reply."""
 
 
 class Asking:
@@ -52,7 +52,8 @@ class Asking:
         """Return by row what was read of the reply, or a Breach where none came; RunError where a model gives up."""
         rows = list(requests)
         replies: dict[int, Any] = {}
-        with task(_DOING[kind], len(rows), quiet=self.quiet or not rows) as bar:
+        doing, read = _KINDS[kind]
+        with task(doing, len(rows), quiet=self.quiet or not rows) as bar:
 
             def take(index: int, outcome: Outcome) -> None:
                 failed = not isinstance(outcome, str)
@@ -61,7 +62,7 @@ class Asking:
 
             def keep(reply: Reply) -> str:
                 # What was read, not the reply: the reasoning of a large data set would take gigabytes.
-                return json.dumps(_READ[kind](reply), ensure_ascii=False)
+                return json.dumps(read(reply), ensure_ascii=False)
 
             mapped = []
             for prompt, text, with_images in requests.values():

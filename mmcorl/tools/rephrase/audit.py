@@ -147,7 +147,25 @@ def audit(
         ]
     if not pairs:
         raise RunError(f"no reply came for any of {len(rows)} rows: re-run the same command to retry")
-    report = _report(view, solver.name, usable.counts, len(kept), len(rows), pairs)
+    same = sum(pair["kept"] for pair in pairs)
+    solved = [pair["kept"] for pair in pairs if pair["original_is_right"]]
+    ratios = [len(pair["reworded"]) / len(pair["original"]) for pair in pairs]
+    report = AuditReport(
+        view=view,
+        model=solver.name,
+        reworded=len(kept),
+        left_out=usable.counts,
+        rows=len(pairs),
+        unanswered=len(rows) - len(pairs),
+        kept=same,
+        interval=wilson(same, len(pairs)),
+        known=sum(pair["known"] is not None for pair in pairs),
+        solved=len(solved),
+        solved_kept=sum(solved),
+        solved_interval=wilson(sum(solved), len(solved)) if solved else None,
+        length_median=round(median(ratios), 4),
+        length_mean=round(fmean(ratios), 4),
+    )
     differing = "".join(json.dumps(pair, ensure_ascii=False) + "\n" for pair in pairs if not pair["kept"])
     settings = {"rows": options.rows, "seed": options.seed}
     record = {"tool": f"mmcorl {__version__}", "answers": " ".join(RELATION), "settings": settings, **asdict(report)}
@@ -171,30 +189,6 @@ def _judged(
         "original_is_right": None if row.gold is None else relation.same(original, row.gold, row.choices),
         "kept": right is not None and relation.same(reworded, right, row.choices),
     }
-
-
-def _report(
-    view: str, model: str, left_out: Mapping[str, int], reworded: int, sampled: int, pairs: list[dict[str, Any]]
-) -> AuditReport:
-    kept = sum(pair["kept"] for pair in pairs)
-    solved = [pair["kept"] for pair in pairs if pair["original_is_right"]]
-    ratios = [len(pair["reworded"]) / len(pair["original"]) for pair in pairs]
-    return AuditReport(
-        view=view,
-        model=model,
-        reworded=reworded,
-        left_out=left_out,
-        rows=len(pairs),
-        unanswered=sampled - len(pairs),
-        kept=kept,
-        interval=wilson(kept, len(pairs)),
-        known=sum(pair["known"] is not None for pair in pairs),
-        solved=len(solved),
-        solved_kept=sum(solved),
-        solved_interval=wilson(sum(solved), len(solved)) if solved else None,
-        length_median=round(median(ratios), 4),
-        length_mean=round(fmean(ratios), 4),
-    )
 
 
 def _share(count: int, total: int, interval: Interval) -> str:

@@ -44,6 +44,15 @@ class SolverSettings(RewriterSettings):
 class _Options(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
+    model: str
+    """name under which the endpoint serves the model that rewords, or of an audit that answers"""
+    url: str = EndpointSettings.base_url
+    """its address, including /v1"""
+    key_env: str | None = None
+    """environment variable that holds its key"""
+    set: tuple[str, ...] = ()
+    """NAME=VALUE of the endpoint: concurrency, timeout, retries, patience, stop_after, max_tokens, extra.NAME"""
+
     def __init__(self, **values: Any) -> None:
         try:
             super().__init__(**values)
@@ -54,18 +63,10 @@ class _Options(BaseModel):
 class AuditOptions(_Options):
     """Everything that decides what an audit asks."""
 
-    model: str
-    """name under which the endpoint serves the model that answers"""
-    url: str = EndpointSettings.base_url
-    """its address, including /v1"""
-    key_env: str | None = None
-    """environment variable that holds its key"""
     rows: int = Field(default=300, ge=1)
     """rows to sample (the paper: 300)"""
     seed: int = Field(default=0, ge=0)
     """seed of the sample"""
-    set: tuple[str, ...] = ()
-    """NAME=VALUE of the endpoint: concurrency, timeout, retries, patience, stop_after, max_tokens, extra.NAME"""
 
     def solver(self) -> SolverSettings:
         return with_options(SolverSettings(self.url, self.model, self.key_env), self.set)
@@ -74,12 +75,6 @@ class AuditOptions(_Options):
 class RephraseOptions(_Options):
     """Everything that decides what a view holds; equal options and replies give equal files."""
 
-    model: str
-    """name under which the endpoint serves the model that rewords"""
-    url: str = EndpointSettings.base_url
-    """its address, including /v1"""
-    key_env: str | None = None
-    """environment variable that holds its key"""
     style: Style = "wording"
     """other words for the same problem, formulas verbatim, or the problem in another concrete scenario (the paper)"""
     temperature: float = Field(default=0.7, ge=0, allow_inf_nan=False)
@@ -108,12 +103,10 @@ class RephraseOptions(_Options):
     """the right answer: the row's own where it has one (no scenario may tell it, and check=solve compares with it), or
     for check=solve what at least `agree` of `solves` solutions of the original say, which uses no label"""
     skip_rule: tuple[str, ...] = ()
-    """rules not to apply: unicode, length, refusal, changed, pictures, options, numbers; for wordings latex, for
-    scenarios formulas or answer"""
+    """rules not to apply: unicode, length, changed, pictures, options, numbers; for wordings latex, for scenarios
+    formulas or answer"""
     show_images: bool = False
     """send images with requests to reword and compare; requests to solve always have them"""
-    set: tuple[str, ...] = ()
-    """NAME=VALUE of the endpoint: concurrency, timeout, retries, patience, stop_after, max_tokens, extra.NAME"""
     check_set: tuple[str, ...] = ()
     """the same for the endpoint that checks"""
 

@@ -86,14 +86,9 @@ def read_rewrite(reply: Reply) -> tuple[str | None, str]:
 
 
 def compare_prompt(original: str, reworded: str, unseen: bool, style: Style = "wording") -> str:
-    parts = [
-        _COMPARE_SCENARIOS if style == "scenario" else _COMPARE,
-        _block("first", original),
-        _block("second", reworded),
-    ]
-    if unseen:
-        parts.append("\nThe question comes with a picture that is not shown to you.\n")
-    return "".join([*parts, _COMPARE_END])
+    asked = _COMPARE_SCENARIOS if style == "scenario" else _COMPARE
+    picture = "\nThe question comes with a picture that is not shown to you.\n" if unseen else ""
+    return asked + _block("first", original) + _block("second", reworded) + picture + _COMPARE_END
 
 
 def read_comparison(reply: Reply) -> bool | None:

@@ -11,8 +11,7 @@ from functools import partial
 from typing import Literal
 
 from mmcorl.data import row_parsing
-from mmcorl.tools.rephrase import scenario
-from mmcorl.tools.rephrase.texts import formulas, left_open, numbers_of, squeezed
+from mmcorl.tools.rephrase.texts import formulas, formulas_kept, numbers_kept, squeezed, told
 from model_adapters.templates import PLACE
 
 Style = Literal["wording", "scenario"]
@@ -22,16 +21,10 @@ Rule = Callable[[str, str], str | None]
 ANSWER = "answer"
 """The rule of scenarios that needs the known answer."""
 
-_COMMAND = re.compile(r"\\[A-Za-z]+")
 _DRAWING = re.compile(r"\[asy\].*?\[/asy\]", re.DOTALL)
 _OPTION_LINE = re.compile(r"(?m)^[ \t]*(?:\(([A-Z])\)|([A-Z])[ \t]*[.:：．、)])[ \t]*(?=\S)")
 _OPTION_INLINE = re.compile(r"(?:(?<=[\n.?:!;,$])|(?<=[.?:!;,$\w)}][ \n]))\(([A-Z])\)[ \t]*(?=\S)")
 _PICTURE = re.compile(r"<image\d*>")
-_REFUSAL = re.compile(
-    r"\W{0,3}(?:(?:i['’]?m|i am)\s+(?:very\s+)?(?:sorry|unable|afraid|not able)|sorry[,.]|i can(?:no|['’])t"
-    r"|i apologi[sz]e|as an ai\b|unfortunately, i\b)",
-    re.IGNORECASE,
-)
 
 
 @dataclass(frozen=True)
@@ -57,7 +50,7 @@ def breach(
     """
     rules = dict(RULES[style])
     if style == "scenario" and answer is not None:
-        rules[ANSWER] = partial(scenario.told, answer)
+        rules[ANSWER] = partial(told, answer)
     for rule, broken in rules.items():
         if rule not in without and (detail := broken(original, reworded)) is not None:
             return Breach(rule, detail, reworded)
@@ -101,49 +94,19 @@ def _length(shortest: float, longest: float, slack: int, original: str, reworded
     """Allow so many times the characters of the original, and `slack` more."""
     if not reworded.strip():
         return "it is empty"
-    low, high = shortest * len(original), longest * len(original) + slack
-    if low <= len(reworded) <= high:
+    if shortest * len(original) <= len(reworded) <= longest * len(original) + slack:
         return None
     return f"it has {len(reworded)} characters, the original {len(original)}"
 
 
-def _refusal(original: str, reworded: str) -> str | None:
-    if _REFUSAL.match(reworded) and not _REFUSAL.match(original):
-        return f"it begins like a refusal: {reworded[:60]!r}"
-    return None
-
-
 def _changed(original: str, reworded: str) -> str | None:
-    return "it is the original again" if _plain(original) == _plain(reworded) else None
-
-
-def _plain(text: str) -> str:
-    """Return letters and digits only, so that spaces, case and punctuation do not count."""
-    return "".join(char for char in unicodedata.normalize("NFKC", text).casefold() if char.isalnum())
-
-
-def _numbers(original: str, reworded: str) -> str | None:
-    changes = []
-    # `1,200` is one number or two: either reading may agree.
-    for merged in (True, False):
-        (old, old_words), (new, new_words) = (numbers_of(text, merged) for text in (original, reworded))
-        # `2 days` may become `two days`: then the word is new as well.
-        lost = sorted(value for value in old - new if new_words[value] <= old_words[value])
-        added = sorted(value for value in new - old if old_words[value] <= new_words[value])
-        if not lost and not added:
-            return None
-        changes.append([f"{name} {', '.join(of[:5])}" for name, of in (("lost", lost), ("added", added)) if of])
-    return f"the numbers differ: {' and '.join(changes[0])}"
+    """Spaces, case and punctuation do not count."""
+    folded = (unicodedata.normalize("NFKC", text).casefold() for text in (original, reworded))
+    old, new = ("".join(filter(str.isalnum, text)) for text in folded)
+    return "it is the original again" if old == new else None
 
 
 def _latex(original: str, reworded: str) -> str | None:
-    lost = sorted(set(_COMMAND.findall(original)) - set(_COMMAND.findall(reworded)))
-    added = sorted(set(_COMMAND.findall(reworded)) - set(_COMMAND.findall(original)))
-    for name, commands in (("lost", lost), ("added", added)):
-        if commands:
-            return f"it {name} {', '.join(commands[:5])}"
-    if opened := left_open(original, reworded):
-        return opened
     kept = squeezed(reworded)
     for formula in formulas(original):
         if squeezed(formula) not in kept:
@@ -152,37 +115,20 @@ def _latex(original: str, reworded: str) -> str | None:
 
 
 def _options(original: str, reworded: str) -> str | None:
-    (_, old), (_, new) = split_options(original), split_options(reworded)
-    if squeezed(old) == squeezed(new):
-        return None
-    if not old:
-        return f"it adds options: {new.strip()[:60]!r}"
-    return f"the options {old.strip()[:60]!r} are not in it as written"
+    old, new = (split_options(text)[1].strip() for text in (original, reworded))
+    return None if squeezed(old) == squeezed(new) else f"the options {old[:60]!r} became {new[:60]!r}"
 
 
 def _pictures(original: str, reworded: str) -> str | None:
-    old, new = set(_PICTURE.findall(original)), set(_PICTURE.findall(reworded))
-    if old != new:
-        return f"it names the pictures {sorted(new)}, the original {sorted(old)}"
-    places, left = original.count(PLACE), reworded.count(PLACE)
-    return None if left == places else f"it has {left} places for images, the original {places}"
+    old, new = ((sorted({*_PICTURE.findall(text)}), text.count(PLACE)) for text in (original, reworded))
+    if old == new:
+        return None
+    return f"it names the pictures {new[0]} and has {new[1]} places for images, the original {old[0]} and {old[1]}"
 
 
-_ANY: dict[str, Rule] = {"refusal": _refusal, "changed": _changed, "pictures": _pictures, "options": _options}
+_ANY: dict[str, Rule] = {"changed": _changed, "pictures": _pictures, "options": _options, "numbers": numbers_kept}
 RULES: dict[Style, dict[str, Rule]] = {
-    "wording": {
-        "unicode": _unicode,
-        "length": partial(_length, 1 / 4, 3.0, 200),
-        **_ANY,
-        "numbers": _numbers,
-        "latex": _latex,
-    },
-    "scenario": {
-        "unicode": _unicode,
-        "length": partial(_length, 1 / 2, 5.0, 400),
-        **_ANY,
-        "numbers": scenario.numbers,
-        "formulas": scenario.formulas_kept,
-    },
+    "wording": {"unicode": _unicode, "length": partial(_length, 1 / 4, 3.0, 200), **_ANY, "latex": _latex},
+    "scenario": {"unicode": _unicode, "length": partial(_length, 1 / 2, 5.0, 400), **_ANY, "formulas": formulas_kept},
 }
 """By style and name, in the order of application. `length` comes before the rules that are slow on long texts."""
