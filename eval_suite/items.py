@@ -75,6 +75,11 @@ class Item:
     """Fields for sub-scores: subject, level, version, task, skills, tests of a coding problem, ..."""
 
     @property
+    def cluster(self) -> tuple[bool, str]:
+        """What is independent of all others: its group, else itself."""
+        return (False, self.id) if self.group is None else (True, self.group)
+
+    @property
     def for_judge(self) -> str:
         """The question as a judge reads it."""
         return self.question if self.question_for_eval is None else self.question_for_eval

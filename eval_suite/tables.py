@@ -12,10 +12,10 @@ from itertools import chain
 from typing import Any
 
 from eval_suite.asked import ASKED, asked_differences, protocol_of, shown
-from eval_suite.metrics.intervals import wilson
 from eval_suite.metrics.paired import Paired, facts_difference
 from eval_suite.reporter import counted
 from eval_suite.tasks import BENCHMARKS, by_problems, suites
+from mmcorl.analysis.statistics import wilson
 from mmcorl.errors import UserError
 from mmcorl.report.table import Align, Cell, Table, cells, csv
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from eval_suite.grading.behaviour import ProgramVote, vote_labels
 from eval_suite.items import Item
-from eval_suite.metrics.intervals import Cluster
 from eval_suite.metrics.outcomes import Outcome
+from mmcorl.analysis.statistics import Cluster
 from mmcorl.answers.relation import PairwiseRelation, Relation
 from mmcorl.errors import UserError
 from mmcorl.labels.voting import TieRule, majority

@@ -11,9 +11,8 @@ from eval_suite.folder import EvalFolder
 from eval_suite.grading.alike import Relations
 from eval_suite.items import Item
 from eval_suite.metrics.aggregate import Score, aggregate
-from eval_suite.metrics.intervals import Cluster, Interval
 from eval_suite.metrics.outcomes import Outcome
-from mmcorl.analysis.paired import RESAMPLES, percentile_interval, resampled_ratios, sign_flip_p
+from mmcorl.analysis.statistics import RESAMPLES, Cluster, Units, by_unit
 from mmcorl.answers.relation import Relation
 from mmcorl.errors import UserError
 
@@ -36,17 +35,6 @@ class Scored:
     """Responses that are missing or wait for a judge; they count as wrong until they come."""
     asked: Asked | None = None
     """How the items were asked; None where only responses are known."""
-
-
-@dataclass(frozen=True)
-class Units:
-    """What a test or an interval takes as independent: items, or whole groups of them."""
-
-    count: int
-    p_value: float
-    """Two-sided exact p: McNemar's for right-or-wrong items, its sign-flip form for counts and for groups."""
-    interval: Interval
-    """Paired bootstrap interval of the difference, seeded."""
 
 
 @dataclass(frozen=True)
@@ -158,20 +146,10 @@ def compare(a: Scored, b: Scored, *, asked_differently: bool = False) -> Paired:
         refuse_differently_asked(a, b, differing)
     ids = list(a.score.by_item)
     shares = [(a.score.by_item[id], b.score.by_item[id]) for id in ids]
-    group = {item.id: item.group for item in a.items}
+    unit = {item.id: item.cluster for item in a.items}
     # Everything an item adds: B's correct minus A's, and its total (equal on both sides).
     differences = [(right.correct - left.correct, left.total) for left, right in shares]
-    grouped: dict[tuple[bool, str], tuple[int, int]] = {}
-    for id, (change, total) in zip(ids, differences, strict=True):
-        name = group[id]
-        unit = (False, id) if name is None else (True, name)
-        known = grouped.get(unit, (0, 0))
-        grouped[unit] = known[0] + change, known[1] + total
-
-    def units(pairs: Sequence[tuple[int, int]]) -> Units:
-        ratios = resampled_ratios(pairs, seed=0, resamples=RESAMPLES)
-        return Units(len(pairs), sign_flip_p([change for change, _ in pairs]), percentile_interval(ratios))
-
+    grouped = by_unit((unit[id], one) for id, one in zip(ids, differences, strict=True))
     return Paired(
         benchmark=a.benchmark,
         a=a.label,
@@ -184,8 +162,8 @@ def compare(a: Scored, b: Scored, *, asked_differently: bool = False) -> Paired:
         only_a=sum(left.correct > right.correct for left, right in shares),
         only_b=sum(left.correct < right.correct for left, right in shares),
         neither=sum(left.correct == right.correct == 0 for left, right in shares),
-        by_item=units(differences),
-        by_group=units(list(grouped.values())) if len(grouped) < len(ids) else None,
+        by_item=Units.of(differences),
+        by_group=Units.of(grouped) if len(grouped) < len(ids) else None,
         unsettled_a=a.unsettled,
         unsettled_b=b.unsettled,
         asked_differently=tuple(differing),

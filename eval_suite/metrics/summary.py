@@ -32,8 +32,8 @@ from eval_suite.grading.gold import clean_gold
 from eval_suite.grading.rules import OUT_OF_TIME
 from eval_suite.items import Item
 from eval_suite.metrics.aggregate import Score, aggregate, default_aggregation
-from eval_suite.metrics.intervals import Cluster, clustered_interval, mean_interval, wilson
 from eval_suite.metrics.outcomes import Outcome
+from mmcorl.analysis.statistics import by_unit, clustered_interval, mean_interval, wilson
 from mmcorl.answers.relation import Relation
 from mmcorl.answers.relations import RELATIONS
 from mmcorl.errors import UserError
@@ -150,12 +150,8 @@ def _mean_score(benchmark: Benchmark | None, items: Sequence[Item], score: Score
     name = benchmark.score_name if benchmark is not None else row.measure if row is not None and row.graded else ""
     if not name:
         return {}
-    units: dict[str, tuple[float, int]] = {}
-    for item in items:
-        unit = f"item {item.id}" if item.group is None else f"group {item.group}"
-        total, count = units.get(unit, (0.0, 0))
-        units[unit] = total + score.scores[item.id], count + 1
-    interval = mean_interval(list(units.values()))
+    scores = score.scores
+    interval = mean_interval(by_unit((item.cluster, (scores[item.id], 1)) for item in items))
     return {
         "score": score.score,
         "score_name": name,
@@ -188,16 +184,11 @@ def one_judge(rows: Iterable[Mapping[str, Any]], named: Mapping[str, Any] | None
 def _intervals(items: Sequence[Item], score: Score) -> dict[str, Any]:
     sets = score.aggregation.startswith("pass@") and score.total != len(items)
     total = len(items) if sets else score.total
-    units: dict[str, Cluster] = {}
-    for item in items:
-        # The prefix keeps a group apart from an item that has no group but the same name.
-        unit = f"item {item.id}" if item.group is None else f"group {item.group}"
-        known, share = units.get(unit, Cluster(0, 0)), score.by_item[item.id]
-        units[unit] = Cluster(known.correct + share.correct, known.total + share.total)
+    units = by_unit((item.cluster, score.by_item[item.id]) for item in items)
     clustered = None
     if len(units) < score.total:
         by = "group" if len(units) < len(items) else "item"
-        facts = vars(clustered_interval(list(units.values())))
+        facts = vars(clustered_interval(units))
         clustered = {"by": by, **facts, "interval": list(facts["interval"])}
     return {"wilson": list(wilson(score.correct / score.total * total, total)), "clustered": clustered}
 

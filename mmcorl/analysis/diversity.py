@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from mmcorl.analysis.intervals import LEVEL, Interval, wilson
+from mmcorl.analysis.statistics import RESAMPLES, Interval, percentile_interval, wilson
 from mmcorl.errors import UserError
 
 PairKind = Literal["seed", "same_family", "different_family", "unstated"]
@@ -29,7 +29,6 @@ PAIR_KINDS: dict[PairKind, str] = {
 """What two sets of responses differ in, in the wording and the order of the paper's table."""
 Same = Callable[[str, str, str], bool]
 """Of a problem and two answers to it: whether they are the same."""
-RESAMPLES = 10_000
 HOW_INTERVALS = (
     "95 % intervals: Wilson's for shares; percentiles of 10,000 resamples of the problems (seed 0) for kappa"
 )
@@ -298,8 +297,7 @@ def kappa_interval(cells: Cells, resamples: int = RESAMPLES) -> Interval:
     chance = (right_a * right_b + (n - right_a) * (n - right_b)) / n**2
     varies = chance < 1
     kappa = ((both + neither)[varies] / n - chance[varies]) / (1 - chance[varies])
-    low, high = np.quantile(kappa, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Interval(float(low), float(high))
+    return percentile_interval(kappa)
 
 
 def _likeness(pair: Pair) -> float:

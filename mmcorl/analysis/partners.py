@@ -22,11 +22,11 @@ from typing import Any
 
 import numpy as np
 
-from mmcorl.analysis.diversity import Interval, ModelResponses, Pair, Same, agree, measure
+from mmcorl.analysis.diversity import ModelResponses, Pair, Same, agree, measure
+from mmcorl.analysis.statistics import RESAMPLES, Interval, percentile_interval
 from mmcorl.errors import UserError
 from mmcorl.labels.adaptive import log_strengths
 
-RESAMPLES = 10_000
 _CHUNK = 500
 """Resamples at once, which bounds memory."""
 CLEAR = 0.9
@@ -202,8 +202,7 @@ def _ranked(
     ranked = []
     for column, (model, pair) in enumerate(zip(candidates, pairs, strict=True)):
         finite = resampled[:, column][np.isfinite(resampled[:, column])]
-        bounds = np.quantile(finite, [0.025, 0.975]) if len(finite) else (math.nan, math.nan)
-        interval = Interval(float(bounds[0]), float(bounds[1]))
+        interval = percentile_interval(finite) if len(finite) else Interval(math.nan, math.nan)
         ranked.append(Candidate(model.name, pair, float(benefits[column]), interval, float(first[column])))
     return sorted(ranked, key=lambda candidate: -candidate.benefit)
 

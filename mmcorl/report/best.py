@@ -9,28 +9,27 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from statistics import fmean
 from typing import Any
 
-from mmcorl.analysis.intervals import SEEDS, student
+from mmcorl.analysis.statistics import CHANCE, SEEDS, student
 from mmcorl.report.difference import (
     NUMBERS,
-    Answers,
     Difference,
+    Evaluated,
+    Group,
     Measure,
-    Measured,
-    last_agreements,
-    last_answers,
+    Shown,
+    compared,
     numbers,
-    paired,
-    unordered,
-    unpaired,
+    share_of,
 )
 from mmcorl.report.table import Align, Table, cells
 from mmcorl.run.reader import RunFiles
 
 Runs = Mapping[str, Mapping[int, RunFiles]]
 """Finished runs by setting and seed."""
+ByRun = Mapping[str, Mapping[int, Group]]
+"""What was shown by setting, seed, and agent or pair."""
 MEAN = ""
 """Stands for the mean over all agents, or over all pairs of them."""
 
@@ -51,20 +50,6 @@ class SettingDifference(Difference):
         return known | {"agent": self.agent or None, "within_noise": self.within_noise}
 
 
-@dataclass(frozen=True)
-class _Shown:
-    """What an agent, or a pair of them, showed in the last evaluation of a set."""
-
-    share: float
-    prompts: int
-    answers: Answers
-    """Empty where not every answer is on record."""
-
-
-Shown = Mapping[str, Mapping[int, Mapping[str, _Shown]]]
-"""By setting, seed and agent or pair."""
-
-
 def minus_best(runs: Runs, references: Collection[str] = ()) -> list[SettingDifference]:
     """Return how each setting differs from the best, by set: first in the mean over the agents, then for each of them.
 
@@ -72,10 +57,10 @@ def minus_best(runs: Runs, references: Collection[str] = ()) -> list[SettingDiff
     `references`, which see known answers, are not taken for it where there are others. It is another one for each set
     and agent, and is left out of the list.
     """
-    read = [(setting, seed, run, _Answers(run)) for setting, own in runs.items() for seed, run in own.items()]
+    read = [(setting, seed, run, Evaluated(run)) for setting, own in runs.items() for seed, run in own.items()]
     found = []
     for name in dict.fromkeys(name for _, _, run, _ in read for name in run.sets):
-        shown: dict[str, dict[int, dict[str, _Shown]]] = {}
+        shown: dict[str, dict[int, dict[str, Shown]]] = {}
         measure: Measure = "accuracy"
         if all(run.accuracy(name, agent).start is None for _, _, run, _ in read for agent in run.agents):
             measure = "agreement"
@@ -88,34 +73,8 @@ def minus_best(runs: Runs, references: Collection[str] = ()) -> list[SettingDiff
     return found
 
 
-class _Answers:
-    """A run and what it answered last, of which responses.jsonl is read once and only where it is needed."""
-
-    def __init__(self, run: RunFiles) -> None:
-        self.run = run
-        self._known: dict[Measure, dict[tuple[str, str], Answers]] = {}
-
-    def shown(self, name: str, measure: Measure) -> dict[str, _Shown]:
-        """Return what each agent, or each pair, showed on a set; those of which nothing is on record are left out."""
-        if measure not in self._known:
-            self._known[measure] = (last_answers if measure == "accuracy" else last_agreements)(self.run)
-        found = {}
-        for member in self.run.agents if measure == "accuracy" else self.run.pairs(name):
-            accuracy = self.run.accuracy(name, member.split("|")[0])
-            if measure == "accuracy":
-                share = accuracy.start if accuracy.end is None else accuracy.end
-            else:
-                share = next((value for _, value in reversed(self.run.agreement_series(name, member))), None)
-            if share is not None and accuracy.items:
-                answers = self._known[measure].get((name, unordered(member)), {})
-                found[unordered(member)] = _Shown(
-                    share, accuracy.items, answers if len(answers) == accuracy.items else {}
-                )
-        return found
-
-
 def _of_one(
-    shown: Shown, name: str, member: str, measure: Measure, references: Collection[str]
+    shown: ByRun, name: str, member: str, measure: Measure, references: Collection[str]
 ) -> list[SettingDifference]:
     """Return how settings differ on one set in the mean over the agents, or for one agent or pair."""
     of = {
@@ -124,7 +83,7 @@ def _of_one(
         }
         for setting, seeds in shown.items()
     }
-    means = {setting: _share(list(seeds.values())) for setting, seeds in of.items() if any(seeds.values())}
+    means = {setting: share_of(list(seeds.values())) for setting, seeds in of.items() if any(seeds.values())}
     if len(means) < 2:
         return []
     ranked = [setting for setting in means if setting not in references] or list(means)
@@ -134,33 +93,14 @@ def _of_one(
         if setting != best:
             common = [seed for seed in of[best] if seed in of[setting]]
             a, b = ([of[one][seed] for seed in common] if common else list(of[one].values()) for one in (best, setting))
-            pairs = [(x[one], y[one]) for x, y in zip(a, b, strict=False) for one in x if one in y] if common else []
-            if pairs and all(x.answers and x.answers.keys() == y.answers.keys() for x, y in pairs):
-                measured = paired([(x.answers, y.answers) for x, y in pairs])
-            else:
-                measured = unpaired(_share(a), _prompts(a), _share(b), _prompts(b))
+            measured = compared(a, b, same_seeds=bool(common))
             if len(common) >= SEEDS:
-                measured = _over_seeds(measured, [_share([y]) - _share([x]) for x, y in zip(a, b, strict=True)])
+                # No narrower than Student's over the seeds.
+                over = student([share_of([y]) - share_of([x]) for x, y in zip(a, b, strict=True)])
+                measured = measured[0], min(measured[1], over.low), max(measured[2], over.high), *measured[3:]
             seeds = min(len(a), len(b))
             found.append(SettingDifference(setting, best, name, member, *measured, measure, seeds=seeds))
     return found
-
-
-def _over_seeds(measured: Measured, differences: Sequence[float]) -> Measured:
-    """Return what was measured with an interval no narrower than Student's over the seeds."""
-    value, low, high, p, prompts, is_paired = measured
-    over = student(differences)
-    return value, min(low, over.low), max(high, over.high), p, prompts, is_paired
-
-
-def _share(runs: Sequence[Mapping[str, _Shown]]) -> float:
-    """The mean over the runs of the mean over agents."""
-    return fmean(fmean(one.share for one in run.values()) for run in runs if run)
-
-
-def _prompts(runs: Sequence[Mapping[str, _Shown]]) -> int:
-    """Prompts of one run: the same ones, asked again of another agent or seed, are no others."""
-    return min(one.prompts for run in runs for one in run.values())
 
 
 def best_table(found: Sequence[SettingDifference], kind: str, *, references: bool = False) -> Table:
@@ -196,8 +136,7 @@ def _note(means: Sequence[SettingDifference], kind: str) -> str:
             else "the interval is that over prompts or Student's over seeds, whichever reaches further; p covers the "
             "choice of prompts alone."
         ),
-        "~ marks what may be chance: an interval that holds 0, or p above 0.05. "
-        f"The best {kind} was chosen by the same answers, which flatters it.",
+        f"~ marks what may be chance: {CHANCE}. The best {kind} was chosen by the same answers, which flatters it.",
     ]
     if any(one.paired for one in means):
         told.append(

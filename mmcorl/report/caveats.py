@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from statistics import fmean
 
+from mmcorl.analysis.statistics import Z
 from mmcorl.run.reader import RunFiles, dig, mapping, number
 
 REWARD_GAP = 0.2
@@ -48,7 +49,7 @@ def caveats(runs: Sequence[RunFiles], labels: Sequence[str]) -> list[str]:
             )
     measured = [ends for s in run.sets for a in run.agents if (ends := run.accuracy(s, a)).start is not None]
     if items := [ends.items for ends in measured if ends.items]:
-        margin = 1.96 * math.sqrt(0.25 / min(items))
+        margin = Z * math.sqrt(0.25 / min(items))
         notes.append(
             f"One accuracy over {min(items)} prompts has a 95% margin of up to ±{margin:.3f}; one run is one seed, and "
             "seeds differ as well."

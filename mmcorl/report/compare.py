@@ -7,14 +7,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from mmcorl.analysis.intervals import is_within_noise
-from mmcorl.report.difference import (
-    agreement_differences,
-    difference_tables,
-    differences,
-    settings_table,
-    settings_that_differ,
-)
+from mmcorl.analysis.statistics import MARK, is_within_noise
+from mmcorl.report.difference import difference_tables, differences, settings_table, settings_that_differ
 from mmcorl.report.page import duration, share
 from mmcorl.report.table import Align, Cell, Table, cells
 from mmcorl.report.unlabelled import is_blind, training_table
@@ -41,7 +35,7 @@ def comparison(run_dirs: Sequence[Path]) -> list[dict[str, Any]]:
     runs = [read_run(path) for path in run_dirs]
     labels = run_labels(runs)
     rows = comparison_rows(runs)
-    measured = agreement_differences(runs, labels)
+    measured = differences(runs, labels, "agreement")
     for row in rows if measured else ():
         own = [one for one in measured if (one.run, one.set) == (row["run"], row["set"])]
         row["agreement_difference"] = {one.agent: one.record() for one in own} or None
@@ -229,8 +223,8 @@ def _line(name: str, start: float | None, end: float | None, items: int | None, 
         track[place] = mark
     if start is not None and end is not None:
         change = f"{end - start:+.3f}"
-        noise = end != start and is_within_noise(start, end, items)
-        change = f"~ {change}" if noise else change
+        noise = is_within_noise(start, end, items)
+        change = MARK + change if noise else change
         if supervision is not None and end != start and not noise:
             style = "green" if end > start else "red"
     return [

@@ -7,11 +7,11 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
+from statistics import fmean
 from typing import Any, Literal
 
 from mmcorl import config as settings
-from mmcorl.analysis.intervals import wilson
-from mmcorl.analysis.paired import RESAMPLES, percentile_interval, resampled_ratios, sign_flip_p
+from mmcorl.analysis.statistics import CHANCE, MARK, Interval, Units, by_unit, may_be_chance, newcombe
 from mmcorl.errors import UserError
 from mmcorl.report.gallery import same_answers
 from mmcorl.report.table import Align, Cell, Table, cells
@@ -52,65 +52,104 @@ class Difference:
 
     @property
     def within_noise(self) -> bool:
-        """Whether it may be chance: by the interval, or by the exact test, which holds for few prompts as well."""
-        return self.low <= 0 <= self.high or (self.p is not None and self.p > 0.05)
+        return may_be_chance(Interval(self.low, self.high), self.p)
 
     def record(self) -> dict[str, Any]:
         """Return it for JSON, without what its row says anyway."""
         return {key: value for key, value in asdict(self).items() if key not in ("run", "set", "agent", "measure")}
 
 
-def differences(runs: Sequence[RunFiles], labels: Sequence[str]) -> list[Difference]:
-    """Return how each further run differs from the first, by validation set and agent that both have."""
-    found = []
-    first = runs[0]
-    answers = [last_answers(run) for run in runs] if len(runs) > 1 else []
-    for place, (run, label) in enumerate(zip(runs[1:], labels[1:], strict=True), 1):
-        for name in first.sets:
-            for agent in first.agents:
-                a, b = (one.accuracy(name, agent) for one in (first, run))
-                # A single evaluation is that before training, which says nothing of the run.
-                if a.end is None or b.end is None or not a.items or not b.items:
-                    continue
-                mine, other = (known.get((name, agent), {}) for known in (answers[0], answers[place]))
-                whole = len(mine) == a.items and mine.keys() == other.keys()
-                measured = paired([(mine, other)]) if whole else unpaired(a.end, a.items, b.end, b.items)
-                found.append(Difference(label, labels[0], name, agent, *measured, at=_last_steps(first, run, name)))
-    return found
+@dataclass(frozen=True)
+class Shown:
+    """What an agent, or a pair of them, showed in the last evaluation of a set."""
+
+    name: str
+    share: float
+    prompts: int
+    answers: Answers
+    """Empty where not every answer is on record."""
+    step: int
+    again: bool
+    """Whether it is not the first evaluation, that before training, which says nothing of the run."""
 
 
-def agreement_differences(runs: Sequence[RunFiles], labels: Sequence[str]) -> list[Difference]:
-    """Return how the agreement of each pair of agents differs from the first run, on sets without accuracies of both.
+Group = Mapping[str, Shown]
+"""What a run showed by agent or pair."""
 
-    Two agents answer a prompt alike or not, so this is paired by prompt as accuracies are.
+
+class Evaluated:
+    """A run and what it answered last, of which responses.jsonl is read once and only where it is needed."""
+
+    def __init__(self, run: RunFiles) -> None:
+        self.run = run
+        self._known: dict[Measure, dict[tuple[str, str], Answers]] = {}
+
+    def shown(self, name: str, measure: Measure) -> dict[str, Shown]:
+        """Return what each agent, or each pair, showed on a set; those of which nothing is on record are left out."""
+        if measure not in self._known:
+            self._known[measure] = (last_answers if measure == "accuracy" else last_agreements)(self.run)
+        found = {}
+        for member in self.run.agents if measure == "accuracy" else self.run.pairs(name):
+            accuracy, key = self.run.accuracy(name, member.split("|")[0]), unordered(member)
+            if measure == "accuracy":
+                values = [value for value in (accuracy.start, accuracy.end) if value is not None]
+            else:
+                values = [value for _, value in self.run.agreement_series(name, member)]
+            if values and accuracy.items:
+                answers = self._known[measure].get((name, key), {})
+                whole = answers if len(answers) == accuracy.items else {}
+                step = int(self.run.validation_records(name)[-1]["step"])
+                found[key] = Shown(member, values[-1], accuracy.items, whole, step, len(values) > 1)
+        return found
+
+
+def differences(runs: Sequence[RunFiles], labels: Sequence[str], measure: Measure = "accuracy") -> list[Difference]:
+    """Return how each further run differs from the first, by validation set and agent, or pair of them, that both have.
+
+    Agreement is compared on sets without accuracies of both. Two agents answer a prompt alike or not, so it is paired
+    by prompt as accuracies are.
     """
     found = []
-    first = runs[0]
-    known: dict[int, dict[tuple[str, str], Answers]] = {}
-    for place, (run, label) in enumerate(zip(runs[1:], labels[1:], strict=True), 1):
-        for name in first.sets:
-            graded = any(
-                None not in [one.accuracy(name, agent).start for one in (first, run)] for agent in first.agents
-            )
-            for pair in () if graded else first.pairs(name):
-                a, b = (_pair_series(one, name, pair) for one in (first, run))
-                of_a, of_b = (one.accuracy(name, pair.split("|")[0]).items for one in (first, run))
-                if min(len(a), len(b)) < 2 or not of_a or not of_b:
-                    continue
-                for number in (0, place):
-                    known[number] = known[number] if number in known else last_agreements(runs[number])
-                mine, other = (known[number].get((name, unordered(pair)), {}) for number in (0, place))
-                whole = len(mine) == of_a and mine.keys() == other.keys()
-                measured = paired([(mine, other)]) if whole else unpaired(a[-1][1], of_a, b[-1][1], of_b)
-                found.append(
-                    Difference(label, labels[0], name, pair, *measured, "agreement", _last_steps(first, run, name))
-                )
+    first, *others = map(Evaluated, runs)
+    for other, label in zip(others, labels[1:], strict=True):
+        for name in first.run.sets:
+            starts = ([one.run.accuracy(name, agent).start for one in (first, other)] for agent in first.run.agents)
+            if measure == "agreement" and any(None not in pair for pair in starts):
+                continue
+            known = other.shown(name, measure)
+            for member, a in first.shown(name, measure).items():
+                b = known.get(member)
+                if b is not None and a.again and b.again:
+                    measured = compared([{member: a}], [{member: b}])
+                    found.append(Difference(label, labels[0], name, a.name, *measured, measure, (a.step, b.step)))
     return found
 
 
-def _last_steps(first: RunFiles, run: RunFiles, name: str) -> tuple[int, int]:
-    first_step, step = (int(one.validation_records(name)[-1]["step"]) for one in (first, run))
-    return first_step, step
+def compared(a: Sequence[Group], b: Sequence[Group], *, same_seeds: bool = True) -> Measured:
+    """Compare B with A, runs or groups of them of each seed: paired where every answer of both is on record.
+
+    Of several pairs, such as one per seed, the value is the mean over all answers, and what the pairs say of one prompt
+    stays together in the bootstrap and in the exact test: McNemar's for one pair, else its sign-flip form.
+    """
+    pairs = [(x[one], y[one]) for x, y in zip(a, b, strict=False) for one in x if one in y] if same_seeds else []
+    if pairs and all(x.answers and x.answers.keys() == y.answers.keys() for x, y in pairs):
+        changes = by_unit(
+            (prompt, (int(y.answers[prompt]) - int(right), 1)) for x, y in pairs for prompt, right in x.answers.items()
+        )
+        units, value = Units.of(changes), sum(change for change, _ in changes) / sum(count for _, count in changes)
+        return value, *units.interval, units.p_value, units.count, True
+    (share, prompts), (other, others) = ((share_of(one), prompts_of(one)) for one in (a, b))
+    return other - share, *newcombe(share, prompts, other, others), None, min(prompts, others), False
+
+
+def share_of(runs: Sequence[Group]) -> float:
+    """The mean over the runs of the mean over agents."""
+    return fmean(fmean(one.share for one in run.values()) for run in runs if run)
+
+
+def prompts_of(runs: Sequence[Group]) -> int:
+    """Prompts of one run: the same ones, asked again of another agent or seed, are no others."""
+    return min(one.prompts for run in runs for one in run.values())
 
 
 def unordered(pair: str) -> str:
@@ -151,31 +190,6 @@ def last_agreements(run: RunFiles) -> dict[tuple[str, str], Answers]:
     return found
 
 
-def paired(pairs: Sequence[tuple[Answers, Answers]]) -> Measured:
-    """Compare B with A, each (A, B) of which answered the same prompts.
-
-    Of several pairs, such as one per seed, the value is the mean over all answers, and what the pairs say of one prompt
-    stays together in the bootstrap and in the exact test: McNemar's for one pair, else its sign-flip form.
-    """
-    changes: dict[tuple[str, str], tuple[int, int]] = {}
-    for a, b in pairs:
-        for prompt in a:
-            change, count = changes.get(prompt, (0, 0))
-            changes[prompt] = change + int(b[prompt]) - int(a[prompt]), count + 1
-    low, high = percentile_interval(resampled_ratios([*changes.values()], seed=0, resamples=RESAMPLES))
-    p = sign_flip_p(change for change, _ in changes.values())
-    value = sum(change for change, _ in changes.values()) / sum(count for _, count in changes.values())
-    return value, low, high, p, len(changes), True
-
-
-def unpaired(a: float, of_a: int, b: float, of_b: int) -> Measured:
-    """Newcombe's interval of a difference of two independent shares (his method 10), from Wilson's of each."""
-    one, other = wilson(a * of_a, of_a), wilson(b * of_b, of_b)
-    low = b - a - math.hypot(b - other.low, one.high - a)
-    high = b - a + math.hypot(other.high - b, a - one.low)
-    return b - a, low, high, None, min(of_a, of_b), False
-
-
 def last_answers(run: RunFiles) -> dict[tuple[str, str], Answers]:
     """Return the last evaluation's answers by set and agent."""
     last = {name: run.validation_records(name)[-1]["step"] for name in run.sets}
@@ -189,14 +203,14 @@ def last_answers(run: RunFiles) -> dict[tuple[str, str], Answers]:
 
 def difference_tables(runs: Sequence[RunFiles], labels: Sequence[str]) -> list[Table]:
     """Return how runs differ from the first in accuracy, and in agreement where no accuracies are known."""
-    measured = differences(runs, labels), agreement_differences(runs, labels)
-    return [difference_table(found) for found in measured if found]
+    measures: tuple[Measure, ...] = ("accuracy", "agreement")
+    return [difference_table(found) for one in measures if (found := differences(runs, labels, one))]
 
 
 def numbers(one: Difference) -> list[Cell]:
     """Return the cells of a difference below `NUMBERS`."""
     style = "dim" if one.within_noise else "green" if one.value > 0 else "red"
-    mark = "~ " if one.within_noise else ""
+    mark = MARK if one.within_noise else ""
     p = "–" if one.p is None else f"{one.p:.3f}" if one.p >= 0.001 else "< 0.001"
     interval = f"{one.low:+.3f} to {one.high:+.3f}"
     return [Cell(f"{mark}{one.value:+.3f}", style=style), *cells(interval, p, one.prompts)]
@@ -220,7 +234,7 @@ def difference_table(found: Sequence[Difference]) -> Table:
         "agreement": "Agreement of the last greedy answers, which does not say that they are right.",
     }
     notes = [
-        f"{what[measure]} ~ marks what may be chance over the prompts: p above 0.05, or an interval that holds 0. "
+        f"{what[measure]} ~ marks what may be chance over the prompts: {CHANCE}. "
         "Where nothing differs, one comparison in 20 lacks the mark all the same; other seeds may differ by more."
     ]
     steps = {

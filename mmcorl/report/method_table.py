@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from statistics import fmean
 
-from mmcorl.analysis.intervals import SEEDS
+from mmcorl.analysis.statistics import SEEDS, Spread, shown_best
 from mmcorl.report.table import Align, Cell, Table
-from mmcorl.tools.sweep import Row, Spread, within_noise
+from mmcorl.tools.sweep import Row
 
 BASE = "Base"
 NOTE = (
@@ -51,7 +51,10 @@ def method_table(
         lines = {BASE: _scores(most, "start", sets, mean_of, agent)}
         lines |= {row["method"]: _scores(row, "accuracy", sets, mean_of, agent) for row in rows}
         ranked = [line for name, line in lines.items() if name not in (BASE, *references)]
-        ranks = [_ranks([value for value in column if value is not None]) for column in zip(*ranked, strict=True)]
+        ranks = [
+            shown_best(column, _shown)[: 2 if sum(one is not None for one in column) > 2 else 1]
+            for column in zip(*ranked, strict=True)
+        ]
         ranks = [
             [] if place < len(sets) and f"accuracy/{sets[place]}/{agent}" in unsure else rank
             for place, rank in enumerate(ranks)
@@ -60,16 +63,6 @@ def method_table(
             places = ranks if name not in (BASE, *references) else [[]] * len(line)
             body.append([Cell(name), *(_cell(value, rank) for value, rank in zip(line, places, strict=True))])
     return Table("Methods by backbone", columns, body, (NOTE,), groups=groups)
-
-
-def _ranks(values: Sequence[Spread]) -> list[str]:
-    """Return the best and the second best number of a column as they are shown, as far as these are marked."""
-    ordered = sorted(values, key=lambda value: -value.mean)
-    below = next((one for one in ordered if _shown(one) != _shown(ordered[0])), None)
-    if below is None or within_noise(ordered[0], below):
-        return []
-    shown = sorted({_shown(value) for value in ordered}, reverse=True)
-    return shown[: 2 if len(values) > 2 else 1]
 
 
 def _scores(row: Row, what: str, sets: Sequence[str], mean_of: Sequence[str], agent: str) -> list[Spread | None]:
@@ -82,8 +75,8 @@ def _scores(row: Row, what: str, sets: Sequence[str], mean_of: Sequence[str], ag
     return [*line.values(), Spread(fmean(known), None, 1) if len(known) == len(mean_of) else None]
 
 
-def _shown(value: Spread | None) -> str:
-    return "" if value is None else f"{100 * value.mean:05.1f}"
+def _shown(value: Spread) -> str:
+    return f"{100 * value.mean:.1f}"
 
 
 def _cell(value: Spread | None, rank: Sequence[str]) -> Cell:
@@ -92,4 +85,4 @@ def _cell(value: Spread | None, rank: Sequence[str]) -> Cell:
     shown = _shown(value)
     style = ("bold", "underline")[rank.index(shown)] if shown in rank else ""
     small = "" if value.deviation is None or value.n < SEEDS else f"±{100 * value.deviation:.1f}"
-    return Cell(f"{100 * value.mean:.1f}", small, style)
+    return Cell(shown, small, style)

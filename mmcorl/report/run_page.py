@@ -10,7 +10,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from mmcorl.analysis.intervals import is_within_noise
+from mmcorl.analysis.statistics import is_within_noise
 from mmcorl.report import diagnosis, links, page
 from mmcorl.report.caveats import caveats
 from mmcorl.report.compare import comparison_rows, run_labels

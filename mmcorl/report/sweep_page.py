@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.console import Console
 
-from mmcorl.analysis.intervals import SEEDS
+from mmcorl.analysis.statistics import SEEDS, Spread, shown_best
 from mmcorl.report import links, page
 from mmcorl.report.best import best_table
 from mmcorl.report.charts import LARGE, Chart, Series, line_chart
@@ -25,7 +25,7 @@ from mmcorl.run.folder import atomic_write
 from mmcorl.run.reader import Points, RunFiles, read_run
 from mmcorl.run.summary import ENDS
 from mmcorl.tools import sweep
-from mmcorl.tools.sweep import Planned, Row, Spread, kind_of, taught
+from mmcorl.tools.sweep import Planned, Row, kind_of, taught
 
 FILES = ("sweep.md", "sweep.tex", "sweep.csv", "sweep.json")
 UNLABELLED = {"votes_agreement": "agreement of votes", "reward_mean": "reward", "answer_diversity": "diversity"}
@@ -92,9 +92,11 @@ def score_table(rows: Sequence[Row], references: Collection[str] = ()) -> Table:
     """
     shown = _headings(rows)
     unsure = uncertain(rows, references)
+    ranked = [row for row in rows if row["method"] not in references]
     best = {
-        key: None if key in unsure else _best([row.get(key) for row in rows if row["method"] not in references])
+        key: shown_best([row.get(key) for row in ranked], lambda one: f"{one.mean:.3f}")[:1]
         for key in shown
+        if key.startswith("accuracy/") and key not in unsure
     }
     columns: list[tuple[str, Align]] = [(kind_of(row["method"] for row in rows), "left"), ("seeds", "right")]
     columns += [(heading, "right") for heading in shown.values()]
@@ -103,7 +105,7 @@ def score_table(rows: Sequence[Row], references: Collection[str] = ()) -> Table:
         body.append(cells(row["method"], len(row["seeds"])))
         for key in shown:
             cell = _cell(key, row.get(key))
-            is_best = key.startswith("accuracy/") and cell.text == best[key] and row["method"] not in references
+            is_best = row["method"] not in references and best.get(key) == [cell.text]
             body[-1].append(replace(cell, style="bold") if is_best else cell)
     blind = is_blind(rows)
     optional = sum(key in SHORT and not (blind and key in UNLABELLED) for key in shown)
@@ -121,13 +123,6 @@ def uncertain(rows: Sequence[Row], references: Collection[str]) -> set[str]:
         for one in others
         if one.within_noise and round(one.value, 3)
     }
-
-
-def _best(values: Sequence[Spread | None]) -> str | None:
-    """Return the highest mean as it is shown; None where all are shown alike, or the next one is within noise of it."""
-    known = sorted((value for value in values if value is not None), key=lambda value: -value.mean)
-    below = next((one for one in known if f"{one.mean:.3f}" != f"{known[0].mean:.3f}"), None)
-    return None if below is None or sweep.within_noise(known[0], below) else f"{known[0].mean:.3f}"
 
 
 def print_tables(planned: Sequence[Planned], rows: Sequence[Row], evaluated: str | None = None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from mmcorl.analysis.intervals import is_within_noise
+from mmcorl.analysis.statistics import MARK, is_within_noise
 from mmcorl.report.caveats import COUNTERPARTS
 from mmcorl.report.page import share
 from mmcorl.report.table import Align, Cell, Table, cells
@@ -53,10 +53,8 @@ def _prompts(run: RunFiles, name: str) -> int | None:
 
 def _evaluated(run: RunFiles, name: str) -> list[Cell]:
     ends = run.agreement(name)
-    noise = (
-        ends.start is not None and ends.end is not None and is_within_noise(ends.start, ends.end, _prompts(run, name))
-    )
-    return _line(f"agreement on {name}", ends.start, ends.end, "~ " if noise else "")
+    noise = is_within_noise(ends.start, ends.end, _prompts(run, name))
+    return _line(f"agreement on {name}", ends.start, ends.end, MARK if noise else "")
 
 
 def _sampled(run: RunFiles) -> bool:
@@ -69,7 +67,7 @@ def _trained(name: str, ends: Mapping[str, float | None]) -> list[Cell]:
     start, end, error = ends["start"], ends["end"], ends["error"]
     mark = ""
     if start is not None and end is not None:
-        mark = UNSURE if error is None else "~ " if abs(end - start) <= 2 * error else ""
+        mark = UNSURE if error is None else MARK if abs(end - start) <= 2 * error else ""
     return _line(name, start, end, mark)
 
 

@@ -8,7 +8,6 @@ all checkpoints before and after.
 from __future__ import annotations
 
 import itertools
-import math
 import re
 import signal
 import subprocess
@@ -17,11 +16,11 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
 from mmcorl import config as settings
-from mmcorl.analysis.intervals import t_quantile
+from mmcorl.analysis.statistics import Spread
 from mmcorl.config import Config
 from mmcorl.config.methods import describe as describe_method
 from mmcorl.errors import UserError
@@ -276,34 +275,6 @@ def _why(one: Planned, code: int, printed: int) -> str:
     """Return why a run failed: the signal that ended it, or the last line that it added to its log."""
     lines = one.path.with_suffix(".log").read_bytes()[printed:].decode(errors="replace").strip().splitlines()
     return how_it_ended(code) if code < 0 or not lines else lines[-1]
-
-
-@dataclass(frozen=True)
-class Spread:
-    """A number over the seeds."""
-
-    mean: float
-    deviation: float | None
-    """With n - 1; None of a single seed."""
-    n: int
-
-    @classmethod
-    def of(cls, values: Sequence[float | None]) -> Spread | None:
-        """None where no seed has it."""
-        known = [value for value in values if value is not None]
-        return cls(fmean(known), stdev(known) if len(known) > 1 else None, len(known)) if known else None
-
-
-def within_noise(a: Spread, b: Spread) -> bool:
-    """Return whether two means differ by less than Student's interval over the seeds; False where these are unknown.
-
-    A mean of one seed has no error of its own, so the other's says what can be said.
-    """
-    known = [(one.deviation**2 / one.n, one.n - 1) for one in (a, b) if one.deviation is not None]
-    if not known:
-        return False
-    errors, freedom = map(sum, zip(*known, strict=True))
-    return bool(abs(a.mean - b.mean) <= t_quantile(freedom) * math.sqrt(errors))
 
 
 Row = dict[str, Any]

@@ -16,7 +16,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from mmcorl.analysis.intervals import SEEDS, student
+from mmcorl.analysis.statistics import SEEDS, student
 from mmcorl.report.overview import GREY, PALETTE
 from mmcorl.report.table import Align, Cell, Table, cells, markdown
 from mmcorl.run.folder import read_jsonl

@@ -14,14 +14,14 @@ from matplotlib.figure import Figure
 
 from mmcorl.analysis.diversity import Cells, count_cells
 from mmcorl.analysis.dynamics import Dynamics
-from mmcorl.analysis.intervals import SEEDS, holm, student
+from mmcorl.analysis.statistics import SEEDS, Spread, holm, student
 from mmcorl.data import synthetic
 from mmcorl.report.overview import GREY, INK, PALETTE
 from mmcorl.report.table import Align, Cell, Table, cells, csv, markdown
 from mmcorl.run.folder import read_jsonl
 from mmcorl.run.reader import RunFiles, read_run
 from mmcorl.tools.habits import wrong_cells
-from mmcorl.tools.sweep import Planned, Spread
+from mmcorl.tools.sweep import Planned
 from mmcorl.tools.zoo import parse
 from tests.bench import thesis
 from tests.bench.plots import blank

@@ -17,7 +17,7 @@ from PIL import Image
 from scipy.stats import binomtest
 
 from fabricated_runs import write_run
-from mmcorl.analysis.intervals import is_within_noise
+from mmcorl.analysis.statistics import is_within_noise
 from mmcorl.cli.main import main
 from mmcorl.errors import UserError
 from mmcorl.report.compare import comparison, run_labels

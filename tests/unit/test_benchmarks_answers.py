@@ -20,10 +20,10 @@ from eval_suite.grading.official import METRICS, anls, contains, contains_formul
 from eval_suite.grading.vqa import normalised, vqa_accuracy
 from eval_suite.items import Item, Response
 from eval_suite.metrics.aggregate import aggregate, best_of_k, pass_at_k
-from eval_suite.metrics.intervals import mean_interval
 from eval_suite.metrics.outcomes import Outcome
 from eval_suite.tasks import BENCHMARKS
 from evaluations import write_rows
+from mmcorl.analysis.statistics import mean_interval
 from mmcorl.answers.relations import RELATIONS, open_relation
 from mmcorl.errors import UserError
 

@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 from scipy.stats import permutation_test
 
+from mmcorl.analysis.statistics import Spread
 from mmcorl.report.best import MEAN, Runs, SettingDifference, best_table, minus_best
 from mmcorl.report.method_table import method_table
 from mmcorl.report.sweep_page import score_table, uncertain
 from mmcorl.report.table import latex, plain
 from mmcorl.run.reader import RunFiles, read_run
-from mmcorl.tools.sweep import Spread, record
+from mmcorl.tools.sweep import record
 
 Right = Mapping[str, Sequence[bool]]
 """By agent, whether each prompt was answered right."""

@@ -11,7 +11,7 @@ import pytest
 
 from mmcorl.cli.output import show_comparison
 from mmcorl.report.compare import comparison, numbers, tables
-from mmcorl.report.difference import agreement_differences
+from mmcorl.report.difference import differences
 from mmcorl.report.run_page import build_report
 from mmcorl.report.table import latex, markdown
 from mmcorl.report.unlabelled import is_blind, training_table
@@ -172,7 +172,7 @@ def test_agreement_of_two_runs_is_paired_by_prompt(tmp_path: Path, capsys: pytes
     a = answered(tmp_path / "a", [True] * 22 + [False] * 18)
     b = answered(tmp_path / "b", [True] * 20 + [False] * 2 + [True] * 12 + [False] * 6)
     runs = [read_run(a), read_run(b)]
-    (one,) = agreement_differences(runs, ["a", "b"])
+    (one,) = differences(runs, ["a", "b"], "agreement")
     assert (one.agent, one.value, one.prompts, one.paired) == ("left|right", 0.25, 40, True)
     # Twice the tail of 2 or fewer of 14 fair coins: 2 * (1 + 14 + 91) / 2**14.
     assert one.p == 212 / 16384
@@ -185,7 +185,7 @@ def test_agreement_of_two_runs_is_paired_by_prompt(tmp_path: Path, capsys: pytes
     # A share on record that the answers do not give is not paired: another relation said which are alike.
     path = b / "validation.jsonl"
     path.write_text(path.read_text().replace("0.8", "0.7"))
-    (one,) = agreement_differences([runs[0], read_run(b)], ["a", "b"])
+    (one,) = differences([runs[0], read_run(b)], ["a", "b"], "agreement")
     assert (one.paired, one.p, one.value) == (False, None, pytest.approx(0.15))
 
 

@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from eval_suite.metrics.intervals import Cluster, clustered_interval, clustered_standard_error, wilson
-from mmcorl.analysis.intervals import holm, student
-from mmcorl.analysis.paired import percentile_interval, resampled_ratios
+from mmcorl.analysis.statistics import Cluster, clustered_interval, clustered_standard_error, holm, student, wilson
+from mmcorl.analysis.statistics import percentile_interval as bounds
+from mmcorl.analysis.statistics import resampled_ratios as ratios
 
 
 def test_wilson_gives_newcombes_published_bounds() -> None:
@@ -62,7 +62,7 @@ def test_the_clustered_interval_counts_information_not_copies() -> None:
 
 def test_the_bootstrap_resamples_whole_clusters() -> None:
     five = [Cluster(5, 5)] * 30 + [Cluster(0, 5)] * 70
-    first, again = (percentile_interval(resampled_ratios(five, seed=3, resamples=10_000)) for _ in range(2))
+    first, again = (bounds(ratios(five, seed=3, resamples=10_000)) for _ in range(2))
     # The share of a binomial of 100 clusters at 0.3: middle 95% from 0.21 to 0.39.
     assert first == again == pytest.approx((0.21, 0.39), abs=0.011)
     # Drawing cluster by cluster gives the same distribution as drawing by kind.
@@ -70,4 +70,4 @@ def test_the_bootstrap_resamples_whole_clusters() -> None:
     drawn = np.random.default_rng(1).integers(0, len(mixed), size=(20_000, len(mixed)))
     sums = np.asarray(mixed, dtype=float)[drawn].sum(axis=1)
     naive = np.quantile(sums[:, 0] / sums[:, 1], [0.025, 0.975])
-    assert percentile_interval(resampled_ratios(mixed, seed=0, resamples=10_000)) == pytest.approx(naive, abs=0.01)
+    assert bounds(ratios(mixed, seed=0, resamples=10_000)) == pytest.approx(naive, abs=0.01)

@@ -15,12 +15,12 @@ from rich.console import Console
 
 from eval_suite.items import Item
 from eval_suite.metrics.aggregate import Score
-from eval_suite.metrics.intervals import Cluster
 from eval_suite.metrics.outcomes import Outcome
 from eval_suite.metrics.paired import Scored, compare
 from eval_suite.metrics.summary import summarise
 from eval_suite.tables import DASH, comparison_table, csv_text, mean, p_text, percent, score_tables, sub_score_tables
 from eval_suite.tasks import BENCHMARKS, suites
+from mmcorl.analysis.statistics import Cluster
 from mmcorl.errors import UserError
 from mmcorl.report.table import Cell, Table, latex, markdown, terminal
 

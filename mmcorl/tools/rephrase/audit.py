@@ -11,7 +11,7 @@ from statistics import fmean, median
 from typing import Any
 
 from mmcorl import __version__
-from mmcorl.analysis.intervals import Interval, wilson
+from mmcorl.analysis.statistics import Interval, wilson
 from mmcorl.answers import RELATION, Equivalence
 from mmcorl.config import Config
 from mmcorl.data import DataSettings, PromptSource, View, check, load_prompts, row_parsing
