@@ -29,7 +29,6 @@ from mmcorl.labels.supervision import Supervision
 from mmcorl.launch import launcher
 from mmcorl.launch.process_setup import prepare_process, threads_back_to
 from mmcorl.policy.prompt_styles import STYLES
-from mmcorl.report.run_page import build_report
 from mmcorl.rewards import Reward
 from mmcorl.run import memory
 from mmcorl.run.checkpoints import Committed
@@ -40,7 +39,7 @@ from mmcorl.run.result import Run
 from mmcorl.run.run_folder import PROFILE, RunFolder, about_finished
 from mmcorl.run.stopping import resumable_errors, stop_on_signals
 from mmcorl.run.trackers import require_trackers
-from mmcorl.share.card import write_cards
+from mmcorl.share.card import write_pages
 from mmcorl.trainer import parity
 from mmcorl.trainer.models import warmup_steps
 
@@ -79,7 +78,7 @@ def train(
     if finished := about_finished(config, path):
         if not quiet:
             print(finished, file=sys.stderr)
-        build_report(path)
+        write_pages(path)
         return Run(path)
     threads = torch.get_num_threads()
     prepare_process(config)
@@ -105,7 +104,7 @@ def train(
                 predicted = memory.predicted(config, budgets, cohort)
                 _run(config, folder, start, inputs, cohort, supervision, relation, predicted, quiet)
         with resumable_errors(folder):
-            build_report(path)
+            write_pages(path)
     return Run(path)
 
 
@@ -173,7 +172,6 @@ def _run(
             progress.phase("export")
             recorder.export(agents)
     recorder.write_summary(facts)
-    write_cards(folder.path, curves=False)
 
 
 def _peak_rate(lr: float, warmup: int) -> str:

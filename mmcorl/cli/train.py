@@ -75,11 +75,12 @@ def train(run: TrainArguments, progress: Progress, output: Output) -> int:
     from mmcorl.run.progress import waiting
     from mmcorl.run.result import Run
     from mmcorl.run.run_folder import about_finished
+    from mmcorl.share.card import write_pages
 
     if finished := about_finished(config, run_dir):
         if not progress.quiet:
             print(finished, file=sys.stderr)
-        Run(run_dir).report()
+        write_pages(run_dir)
     else:
         if not progress.quiet:
             print(_about(config, run_dir), file=sys.stderr, flush=True)

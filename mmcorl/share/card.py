@@ -16,6 +16,7 @@ from mmcorl.policy.trained_with import trained_with
 from mmcorl.report.caveats import END, caveats
 from mmcorl.report.overview import overview_png
 from mmcorl.report.page import share
+from mmcorl.report.run_page import build_report
 from mmcorl.run.diagnosis import diagnose_run
 from mmcorl.run.folder import atomic_write
 from mmcorl.run.reader import Points, RunFiles, dig, mapping, read_run
@@ -129,6 +130,13 @@ def write_cards(run: Path, agents: Sequence[str] | None = None, *, curves: bool 
         atomic_write(path, text)
         cards.append(path)
     return cards
+
+
+def write_pages(run: Path) -> None:
+    """Write the cards that are not there yet, of the weights that are, and the report: a kill may come before them."""
+    exported = [path.name for path in sorted((run / FINAL).glob("*")) if path.is_dir() and not (path / CARD).exists()]
+    write_cards(run, exported, curves=False)
+    build_report(run)
 
 
 @cache

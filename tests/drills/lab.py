@@ -275,8 +275,8 @@ class Lab:
         running = self.start("train", self.config, "--run-dir", run)
         reached = self.when(running, lambda: lines(run / "metrics.jsonl") >= 5)
         self.kill(running)
-        if not reached:
-            raise RuntimeError("the run could not be stopped after step 5")
+        if not reached or (run / "summary.json").exists():
+            raise RuntimeError("the run could not be stopped after step 5: is the machine too busy?")
         return run
 
     def stopped(self) -> Path:

@@ -179,9 +179,13 @@ def test_a_finished_run_looks_at_its_weights(config: Path, reference: Path, serv
         assert "it is made again from the last checkpoint" in ended.output
         assert_same_run(run, reference)
     shutil.rmtree(run / "checkpoints")
+    card = run / "final" / "llama" / "README.md"
+    written = card.read_bytes()
+    card.rename(card.with_name(".README.md.999999999.new"))  # killed while it wrote the card
     # Nothing is lost by that while the weights are whole; without them there is nothing to make them from.
     ended = server.run("train", config, "--run-dir", run)
     assert (ended.code, "is already finished" in ended.output) == (0, True), ended.output
+    assert (card.read_bytes(), [*card.parent.glob(".*")]) == (written, [])
     flip(run / weights)
     metrics = (run / "metrics.jsonl").read_bytes()
     for sentence in ("no checkpoint is left to make it from", "has no checkpoint any more to go on from"):
