@@ -126,7 +126,7 @@ class StepLabels:
         self._groups: dict[int, tuple[Group, ...]] = {}
         self._votes: dict[int, tuple[Vote, ...]] = {}
         self._labels: dict[int, tuple[PseudoLabel, ...]] = {}
-        self._together: list[int] = []  # ready at the same time: one call of the rule labels them all
+        self._ready: list[int] = []  # named so far; one call of the rule labels all that have no labels yet
 
     def ready(self) -> Iterator[int]:
         """Yield each agent as soon as it and those whose votes it needs have sampled.
@@ -142,7 +142,7 @@ class StepLabels:
             if pupils := [agent for agent, needed in waiting.items() if needed <= sampled]:
                 for agent in pupils:
                     del waiting[agent]
-                self._together = pupils
+                self._ready += pupils
                 yield from pupils
             else:
                 wait([call for call in self.rollouts if not call.done()], return_when=FIRST_COMPLETED)
@@ -153,7 +153,7 @@ class StepLabels:
         Raises MismatchError, naming agent, step and uid, where an agent's groups are not exactly those of the prompts.
         """
         if agent not in self._labels:
-            self._label(self._together)
+            self._label([pupil for pupil in self._ready if pupil not in self._labels])
         return self._labels[agent]
 
     def _label(self, pupils: Sequence[int]) -> None:

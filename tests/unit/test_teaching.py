@@ -403,6 +403,9 @@ def test_an_agent_is_labelled_once_those_it_needs_have_sampled(
     plain.agreements.pairs = {"A|B": 0.5, "A|C": 0.2, "B|C": 0.4}
     assert labels.whole() == labels_of(plain, [call.result() for call in rollouts], rows, 1)
     assert provider.agreements.pairs == plain.agreements.pairs
+    later = plain.labels(rollouts, rows, 2)
+    asked = [later[agent] for agent in reversed([*later.ready()])]  # after all have been named
+    assert [len(own) for own in asked] == [len(rows)] * 3
 
 
 def test_a_rollout_that_fails_is_not_waited_over() -> None:
