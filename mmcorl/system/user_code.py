@@ -166,7 +166,7 @@ def require_known(
     top, *parts = path.rpartition(":")[0].split(".")
     origin, place = _found(top) if SPEC.fullmatch(path) else ("", None)
     if origin is None or (origin and not _installed(top)):
-        place = (_file_at(module) if in_file else run and _beside(top, run / KEPT)) or place
+        place = (in_file and _file_at(module)) or (run and _beside(top, run / KEPT)) or place
     own = _file_of(place.joinpath(*parts)) if place is not None else None
     says = f"{str(where)!r} names the {what} {spec[:200]!r}, "
     if (own is None and origin is not None) or (own is not None and not own.is_file()):

@@ -12,6 +12,7 @@ from PIL import Image
 
 from mmcorl.data import DataSettings, check, load_prompts, row_parsing
 from mmcorl.errors import UserError
+from mmcorl.system.user_code import NotNamedError, require_known
 from model_adapters import images
 from model_adapters.images import load_image
 
@@ -179,3 +180,11 @@ def test_bands_change_no_pixel(mode, monkeypatch):
     whole = load_image(image)
     monkeypatch.setattr(images, "_BAND_PIXELS", 1000)
     assert load_image(image).tobytes() == whole.tobytes()
+
+
+@pytest.mark.parametrize("name", ["never:same", "never.py:same"])
+def test_code_that_a_run_brings_is_code_that_nobody_named(name: str, tmp_path: Path) -> None:
+    (tmp_path / "user").mkdir()
+    (tmp_path / "user" / "never.py").write_text(f"def same(a, b):\n    return a == {str(tmp_path)!r}\n")
+    with pytest.raises(NotNamedError, match=r"never\.py"):
+        require_known(name, "answer relation", tmp_path / "config.yaml", tmp_path)
