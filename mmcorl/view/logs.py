@@ -117,13 +117,13 @@ def start_of_last(file: BinaryIO, count: int) -> int:
     return end
 
 
-def lines_about(path: Path, needle: bytes, most_lines: int, most_bytes: int) -> list[bytes]:
-    """Return the last lines with some text in them, of the last MOST_BACK bytes of a log, the last of them last."""
+def lines_about(path: Path, needle: bytes, most_lines: int, most_bytes: int, back: int | None = None) -> list[bytes]:
+    """Return the last lines with some text in them, of the last `back` bytes (MOST_BACK) of a log, in order."""
     found: list[bytes] = []
     try:
         with open_regular(path) as file:
             end, rest = file.seek(0, os.SEEK_END), b""
-            least = max(0, end - MOST_BACK)
+            least = max(0, end - (MOST_BACK if back is None else back))
             while end > least:
                 start = max(least, end - BLOCK)
                 file.seek(start)
@@ -160,7 +160,7 @@ def parsed(line: bytes) -> dict[str, Any] | None:
 
 def last_records(path: Path, count: int, most_bytes: int = 1 << 18) -> list[dict[str, Any]]:
     """Return up to `count` last whole lines of a log, from its last bytes alone."""
-    lines = lines_about(path, b"\n", count, most_bytes)
+    lines = lines_about(path, b"\n", count, most_bytes, most_bytes)
     return [record for line in lines if (record := parsed(line)) is not None]
 
 

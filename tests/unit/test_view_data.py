@@ -97,7 +97,8 @@ def test_the_last_lines_of_a_log_without_the_rest(tmp_path: Path) -> None:
     assert [line["step"] for line in last_records(path, 3)] == [97, 98, 99]
     # 13 bytes a line: 38 have room for two.
     assert [line["step"] for line in last_records(path, 3, most_bytes=38)] == [98, 99]
-    assert last_records(tmp_path / "none", 3) == []
+    path.write_text('{"step": 1}\n' + 100 * "x")  # nothing is looked for before a long line without an end
+    assert [last_records(log, 3, most_bytes=38) for log in (path, tmp_path / "none")] == [[], []]
 
 
 def test_a_long_log_is_read_from_its_end_and_then_as_it_grows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
