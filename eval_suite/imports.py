@@ -223,7 +223,7 @@ class ResponseFile:
                 )
             first = drawn.get(identity, 0) if self._numbers is None else self._numbers[to_text(row["sample"])]
             drawn[identity] = drawn.get(identity, 0) + len(texts)
-            question = _first(merged, USUAL["question"])
+            question = next((merged[name] for name in USUAL["question"] if _is_plain(merged.get(name))), "")
             choices, unread = _choices(merged)
             gold, accepted, trouble = self._known(merged, choices, where)
             if self._golds and (unread or trouble):
@@ -235,7 +235,7 @@ class ResponseFile:
                     text=text,
                     finish_reason=_FINISHED.get(str(merged.get("finish_reason")).lower(), "unknown"),
                     gold=gold,
-                    question=to_text(question) if _is_plain(question) else "",
+                    question=to_text(question),
                     choices=choices,
                     names=names,
                     benchmark=merged["benchmark"] if isinstance(merged.get("benchmark"), str) else None,

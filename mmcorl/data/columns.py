@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 USUAL: Mapping[str, tuple[str, ...]] = {
-    "question": ("question", "problem", "prompt", "query", "instruction", "input", "conversations", "messages"),
+    "question": ("question", "problem", "prompt", "query", "instruction", "conversations", "messages", "input"),
     "image": ("image", "images", "decoded_image", "image_path", "image_paths", "img", "picture", "pictures"),
     "answer": ("gold", "answer", "reward_model.ground_truth", "target", "ground_truth", "label", "solution", "answers"),
     "choices": ("choices", "options", "option"),

@@ -50,6 +50,12 @@ def test_samples_may_be_numbered_in_any_way(tmp_path: Path) -> None:
     assert [(part.sample, part.text) for part in several] == [(0, "<answer>2</answer>"), (1, "<answer>3</answer>")]
 
 
+def test_a_question_is_a_text_where_there_is_one(tmp_path: Path) -> None:
+    turns = [{"role": "user", "content": "1 + 1"}]
+    assert [part.question for part in read(tmp_path, row(messages=turns, input="1 + 1"))] == ["1 + 1"]
+    assert [part.question for part in read(tmp_path, row(messages=turns))] == [""]
+
+
 def test_responses_that_never_came_are_missing_and_told(tmp_path: Path) -> None:
     failed = {"id": "c", "prediction": "Failed to obtain answer via API. Error 500", "gold": "2"}
     rows, notes = read_responses(write_rows(tmp_path / "a.jsonl", [row(id="a"), row(id="b", response=None), failed]))

@@ -76,6 +76,7 @@ def rows(folder: Path, *records: dict) -> str:
             (),
         ),
         ({"messages": TURNS, "text": 3}, {"question": "messages"}, ("text",)),
+        ({"input": "x", "messages": TURNS}, {"question": "messages"}, ("input",)),
         ({"a": "hello", "b": 2}, {}, ("a", "b")),
     ],
 )  # fmt: skip
