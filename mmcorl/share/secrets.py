@@ -19,13 +19,13 @@ _TOKENS = {
     "Hugging Face token": r"(?:hf|api_org)_[A-Za-z0-9]{30,}",
     "Stripe key": r"(?:[rs]k_(?:live|test)|whsec)_[A-Za-z0-9]{16,}",
     "Discord webhook": r"discord(?:app)?\.com/api/webhooks/\d+/[\w-]{20,}",
-    "JSON web token": r"eyJ[\w-]{16,}\.[\w-]{8,}\.[\w-]{8,}",
     "key of a service": r"(?:npm_[A-Za-z0-9]{36}|pypi-AgE[\w-]{50,}|SG\.[\w-]{22}\.[\w-]{43}"
     r"|shp(?:at|ca|pa|ss)_[a-f0-9]{32}|dop_v1_[a-f0-9]{64}|xai-[A-Za-z0-9]{60,}|gsk_[A-Za-z0-9]{40,}|r8_[A-Za-z0-9]{37}|dapi[a-f0-9]{32}"
     r"|key-[a-f0-9]{32}|\d{8,10}:AA[\w-]{33})",
 }
 """What is told by how it begins and by its length."""
 _PATTERNS = {kind: re.compile(rf"(?<![A-Za-z0-9_-]){pattern}(?![A-Za-z0-9])") for kind, pattern in _TOKENS.items()}
+_PATTERNS["JSON web token"] = re.compile(r"\beyJ[\w-]{16,}\.[\w-]{8,}\.[\w-]{8,}")  # behind a dash, too
 _PATTERNS["private key"] = re.compile(r"-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----")
 _PATTERNS["bearer token"] = re.compile(
     r"""(?i)(?:\bBearer|\bAuthorization["']?\s*[:=]\s*["']?\w+)\s+([\w.~+/-]{16,}=*)"""

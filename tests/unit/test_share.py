@@ -489,5 +489,6 @@ def test_only_secrets_are_found() -> None:
         assert told, form
         assert not any(filled(form) in masked for _, _, masked in told)
     assert not list(secrets(filled(INNOCENT)))
+    assert [kind for _, kind, _ in secrets(filled("run-{jwt}.[24a]"))] == ["JSON web token"]
     kinds = [kind for _, kind, _ in secrets("password=hunter2 and Bearer aB3dE5gH9jK1mN4pQ7")]
     assert kinds == ["bearer token", "value of 'password'"]
