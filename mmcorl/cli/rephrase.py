@@ -47,7 +47,7 @@ def rephrase(run: ViewArguments, options: RephraseOptions, progress: Progress, o
     if options.check == "rules":
         print(
             "--check rules keeps numbers and formulas and nothing else of the meaning (a mean may become a median): "
-            f"training refuses {out} without views.{name}.allow_unchecked; by default a model compares both wordings",
+            f"training refuses {out} without allow_unchecked beside its source; by default a model compares them",
             file=sys.stderr if output.as_json else None,
             flush=True,
         )

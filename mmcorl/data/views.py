@@ -53,7 +53,7 @@ class ViewTexts:
                 raise UserError(
                     f"{where} was checked by rules alone, which keep numbers and formulas and nothing else of the "
                     "meaning: write it again with `mmcorl rephrase` without --check rules, or set "
-                    f"views.{name}.allow_unchecked: true"
+                    f"allow_unchecked beside its source: `data.train.views.{name}.allow_unchecked=true`"
                 )
             row_id = str(row_parsing.lookup(row, columns.id))
             if row_id in self._rows:

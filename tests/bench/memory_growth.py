@@ -19,6 +19,7 @@ from typing import Any
 
 import psutil
 import torch
+from rich.progress import ProgressSample
 
 from mmcorl.training import train
 from model_adapters.testing.tiny import build_tiny
@@ -47,7 +48,8 @@ def note() -> dict[str, int]:
     gc.collect()
     if platform.system() == "Linux":
         ctypes.CDLL("libc.so.6").malloc_trim(0)
-    objects = gc.get_objects()
+    # The bar keeps the times of the last thousand steps, by which it counts the time left.
+    objects = [item for item in gc.get_objects() if not isinstance(item, ProgressSample)]
     tensors = [item for item in objects if issubclass(type(item), torch.Tensor)]
     storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors}
     resident = psutil.Process().memory_info().rss

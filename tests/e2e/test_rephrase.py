@@ -182,8 +182,8 @@ def test_the_rules_hold_on_math_and_see_a_changed_number(shared_data):
         if digit := re.search(r"[2-9]", question):  # 2 becomes 1 wherever it stands
             broken = breach(question, f"Consider the following carefully. {question.replace(digit[0], '1')}")
             rules[broken and broken.reason] += 1
-    assert set(rules) <= {"numbers", "options", "latex"}
-    assert rules.total() > 300
+    assert set(rules) <= {None, "numbers", "options", "latex"}  # None: left to the checker
+    assert (rules[None] <= 5, rules.total() > 300) == (True, True)
 
 
 def test_comparisons_are_read():
@@ -520,7 +520,7 @@ def test_a_view_that_only_rules_checked_is_read_when_that_is_allowed(tmp_path, s
     assert str(refused.value) == (
         f"view 'rephrased' ({out}) was checked by rules alone, which keep numbers and formulas and nothing else of the "
         "meaning: write it again with `mmcorl rephrase` without --check rules, or set "
-        "views.rephrased.allow_unchecked: true"
+        "allow_unchecked beside its source: `data.train.views.rephrased.allow_unchecked=true`"
     )
     allowed = {"rephrased": {"source": str(out), "allow_unchecked": True}}
     assert load_prompts(data(rows, views=allowed))[0].question("rephrased") == before[0]
