@@ -49,7 +49,7 @@ def server(runs: Path) -> Iterator[Server]:
 
 def get(server: Server, path: str, method: str = "GET", **headers: str) -> tuple[int, http.client.HTTPMessage, bytes]:
     headers = {"Cookie": f"other=1; {server.cookie}", **headers}
-    connection = http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=120)
     try:
         connection.request(method, path, headers={name.replace("_", "-"): value for name, value in headers.items()})
         response = connection.getresponse()
@@ -130,7 +130,7 @@ def test_files_of_any_size_are_sent_piece_by_piece(server: Server, runs: Path) -
     with (runs / "first" / "big.json").open("wb") as file:
         file.truncate(3 << 30)
     before = memory()
-    connection = http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=120)
     connection.request("GET", "/files/runs/first/big.json", headers={"Cookie": server.cookie})
     response = connection.getresponse()
     tag, size = response.headers["ETag"], 0
@@ -206,7 +206,7 @@ def test_wrong_questions_are_answered_in_one_sentence(server: Server, runs: Path
 
 
 def test_what_is_sent_behind_a_question_is_no_other_question(server: Server) -> None:
-    with socket.create_connection(("127.0.0.1", server.server_address[1]), timeout=20) as client:
+    with socket.create_connection(("127.0.0.1", server.server_address[1]), timeout=120) as client:
         head = f"GET /view.css HTTP/1.1\r\nHost: localhost\r\nCookie: {server.cookie}\r\n"
         client.sendall(f"{head}Content-Length: {len(head) + 2}\r\n\r\n{head}\r\n".encode())
         received = b""
@@ -225,14 +225,14 @@ def test_the_command_says_where_it_is_and_ends_with_ctrl_c(runs: Path) -> None:
     assert whole is not None
     port = int(whole[1])
     for path, status in (("/", 403), (whole[2], 303)):
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
         connection.request("GET", path)
         assert connection.getresponse().status == status
     taken = subprocess.run(command("view", runs, "--port", str(port)), capture_output=True, text=True, check=False)
     assert taken.returncode == 2
     assert f"port {port} cannot be used" in taken.stderr
     process.send_signal(signal.SIGINT)
-    assert process.communicate(timeout=20) == ("", "")
+    assert process.communicate(timeout=120) == ("", "")
     assert process.returncode == 0
     assert f"ssh -L {port}:127.0.0.1:{port}" in hint
 

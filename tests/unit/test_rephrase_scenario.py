@@ -136,8 +136,10 @@ def test_problems_with_other_names_pass_and_changed_ones_do_not(shared_data):
         verdicts["renamed"].add(
             reason(row.text, f"Suppose that this comes up at work. {renamed} Say so.{options}", row.gold)
         )
-        if digit := re.search(r"[2-9]", stem):
-            changed = stem.replace(digit[0], "1")
+        # A number that is nowhere in the original; one for another of its numbers is left to the model that checks.
+        new = next((digit for digit in "789" if digit not in row.text), None)
+        if new and (digit := re.search(r"[2-6]", stem)):
+            changed = stem.replace(digit[0], new)
             verdicts["changed"].add(reason(row.text, f"Suppose that this comes up at work. {changed} Say so.{options}"))
     assert verdicts["renamed"] == {None}
     assert None not in verdicts["changed"]
