@@ -102,7 +102,7 @@ def decoded(make: Callable[[], bytes]) -> Callable[[Lab], Verdict]:
 
         lab.ended.clear()  # what it took to make
         ended = lab.wait(lab.fork(load))
-        if wrong := problem(ended):
+        if wrong := problem(ended, peak_mb=1750):  # Pillow's WebP decoder takes 900, torch and transformers 620.
             return wrong
         seconds = float(ended.output.split()[-1])
         return Verdict("survived" if seconds < CPU_SECONDS else "hang", f"{seconds} s: {ended.sentence}")
