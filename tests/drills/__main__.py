@@ -1,6 +1,6 @@
 """Kills, full disks, damage and hostile input, one after another, and the table of what held.
 
-    python -m tests.drills                     all of it: about an hour on two cores
+    python -m tests.drills                     all of it: about 20 minutes on two quiet cores
     python -m tests.drills --only damage       one area; `--only damage/COMMIT` those whose name begins so
     python -m tests.drills --list
 
