@@ -230,6 +230,7 @@ def test_numbers_that_are_not_finite_end_a_run_in_a_sentence(config: Path, serve
     assert "not finite" in ended.output
 
 
+@pytest.mark.slow
 def test_a_lost_terminal_and_closed_streams_end_no_training(config: Path, reference: Path, tmp_path: Path) -> None:
     # SIGHUP is in test_resume; here nobody reads what is printed, from the start or after the first line.
     for number, close in enumerate((">&- 2>&-", "2>&1 | head -1")):

@@ -258,6 +258,7 @@ class Oracle:
         return Reply("I cannot tell." if number == 10 else f"<score>{number / 10}</score>")
 
 
+@pytest.mark.slow
 def test_a_debate_under_a_served_verifier_resumes_too(
     tiny_checkpoints: Mapping[str, Path], server: ForkServer, tmp_path: Path
 ) -> None:

@@ -268,6 +268,7 @@ def test_a_sweep_tells_what_its_runs_hold_and_goes_on_after_a_failure(config: Pa
     assert sweep.rows(sweep.plan(config, ["co_rl"], [0], ["steps=3"], out)) == [{"method": "co_rl", "seeds": []}]
 
 
+@pytest.mark.slow
 def test_a_grid_ends_with_each_setting_minus_the_best(config: Path, tmp_path: Path, capsys):
     out = tmp_path / "out"
     words = ["sweep", str(config), "--grid", "optimizer.lr=1e-4,3e-4", "--out", str(out), "--quiet"]
@@ -319,6 +320,7 @@ def test_ctrl_c_reaches_every_run_as_often_as_it_is_typed(config: Path, tmp_path
     assert marks.read_text().count("told") == 4
 
 
+@pytest.mark.slow
 def test_runs_die_with_their_sweep_and_a_killed_run_is_told_by_its_signal(config: Path, tmp_path: Path):
     out = tmp_path / "out"
     line = command("sweep", config, "steps=100000", "--methods", "co_rl", "--out", out, "--quiet")
