@@ -41,26 +41,28 @@ API = {
     "evaluation": (
         "Evaluation",
         "Score checkpoints and files of responses. All names are importable from `eval_suite`.",
-        ("eval_suite.grading.grade", "eval_suite.grading.Verdict", "eval_suite.pipeline.evaluate",
-         "eval_suite.pipeline.grade_file", "eval_suite.pipeline.sum_up_again", "eval_suite.comparison.compare",
-         "eval_suite.comparison.table", "eval_suite.comparison.pool", "eval_suite.comparison.match_teams",
-         "eval_suite.overlap.diversity", "eval_suite.overlap.pair", "eval_suite.comas.evaluate_comas",
-         "eval_suite.options.EvalOptions", "eval_suite.options.GradeOptions", "eval_suite.options.DiversityOptions",
-         "eval_suite.options.PairOptions", "eval_suite.options.PoolOptions"),
+        ("eval_suite.grading.grade", "eval_suite.grading.Verdict", "eval_suite.evaluation.pipeline.evaluate",
+         "eval_suite.evaluation.pipeline.grade_file", "eval_suite.evaluation.pipeline.sum_up_again",
+         "eval_suite.comparisons.compare.compare", "eval_suite.comparisons.compare.table",
+         "eval_suite.comparisons.compare.pool", "eval_suite.comparisons.compare.match_teams",
+         "eval_suite.comparisons.overlap.diversity", "eval_suite.comparisons.overlap.pair",
+         "eval_suite.evaluation.comas.evaluate_comas", "eval_suite.options.EvalOptions",
+         "eval_suite.options.GradeOptions", "eval_suite.options.DiversityOptions", "eval_suite.options.PairOptions",
+         "eval_suite.options.PoolOptions"),
     ),
     "extending": (
         "Extending",
         "The tables of rewards, supervision rules, answer relations and objectives, and what a function of yours gets "
         "and returns. [Extend with your own code](../extending.md) has a whole example of each.",
         ("mmcorl.rewards", "mmcorl.labels.rules", "mmcorl.answers.relations", "mmcorl.algo.objectives",
-         "eval_suite.benchmark.Benchmark", "eval_suite.items.Item", "mmcorl.types"),
+         "eval_suite.benchmarks.base.Benchmark", "eval_suite.items.Item", "mmcorl.types"),
     ),
     "adapters": (
         "Adapters",
         "What a model family is. [Add a model family](../add_a_family.md) has whole examples.",
         ("model_adapters.base.ModelAdapter", "model_adapters.base.Encoded", "model_adapters.base.VisionSettings",
          "model_adapters.image_text.ImageTextAdapter", "model_adapters.text.TextAdapter",
-         "model_adapters.contract.check_adapter"),
+         "model_adapters.testing.contract.check_adapter"),
     ),
 }  # fmt: skip
 INTRODUCTION = """# Commands

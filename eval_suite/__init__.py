@@ -16,21 +16,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from eval_suite.comas import evaluate_comas
-    from eval_suite.comparison import compare, match_teams, pool, table
+    from eval_suite.comparisons.compare import compare, match_teams, pool, table
+    from eval_suite.comparisons.overlap import diversity, pair
+    from eval_suite.evaluation.comas import evaluate_comas
+    from eval_suite.evaluation.pipeline import evaluate, grade_file, sum_up_again
     from eval_suite.grading import grade
     from eval_suite.options import DiversityOptions, EvalOptions, GradeOptions, PairOptions, PoolOptions
-    from eval_suite.overlap import diversity, pair
-    from eval_suite.pipeline import evaluate, grade_file, sum_up_again
     from eval_suite.reporter import Reporter
 
 _HOMES = {
-    "evaluate_comas": "comas",
-    **dict.fromkeys(("compare", "match_teams", "pool", "table"), "comparison"),
+    "evaluate_comas": "evaluation.comas",
+    **dict.fromkeys(("compare", "match_teams", "pool", "table"), "comparisons.compare"),
     "grade": "grading",
     **dict.fromkeys(("DiversityOptions", "EvalOptions", "GradeOptions", "PairOptions", "PoolOptions"), "options"),
-    **dict.fromkeys(("diversity", "pair"), "overlap"),
-    **dict.fromkeys(("evaluate", "grade_file", "sum_up_again"), "pipeline"),
+    **dict.fromkeys(("diversity", "pair"), "comparisons.overlap"),
+    **dict.fromkeys(("evaluate", "grade_file", "sum_up_again"), "evaluation.pipeline"),
     "Reporter": "reporter",
 }
 

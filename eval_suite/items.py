@@ -23,7 +23,7 @@ class Item:
     """One problem of one benchmark."""
 
     benchmark: str
-    """Name in `eval_suite.tasks.BENCHMARKS`."""
+    """Name in `eval_suite.benchmarks.tasks.BENCHMARKS`."""
     id: str
     """Unique within the benchmark; responses, verdicts and scores are joined by it, never by position."""
     question: str
@@ -52,7 +52,7 @@ class Item:
     """Accepted difference of a numeric answer (DynaMath: 0.001)."""
     relation: str | None = None
     """How answers are compared, a row of `mmcorl.answers.relations.RELATIONS`; None: as mathematics, by the rules.
-    Places are in thousandths of the picture (`mmcorl.answers.places`), the known answer, too."""
+    Places are in thousandths of the picture (`mmcorl.answers.regions`), the known answer, too."""
     threshold: float | None = None
     """From which score on an answer is right; None: the relation's or the metric's own."""
     metric: str | None = None

@@ -17,6 +17,7 @@ import torch
 from mmcorl import config as settings
 from mmcorl.agent import Cohort, results
 from mmcorl.answers import open_relation
+from mmcorl.apps.share.card import write_pages
 from mmcorl.config import Config
 from mmcorl.cotrain import cotrain
 from mmcorl.engines import ENGINES, require_engine
@@ -28,18 +29,17 @@ from mmcorl.interactions.verifiers import Served, by_label
 from mmcorl.labels.supervision import Supervision
 from mmcorl.launch import launcher
 from mmcorl.launch.process_setup import prepare_process, threads_back_to
-from mmcorl.policy.prompt_styles import STYLES
+from mmcorl.prompts.styles import STYLES
 from mmcorl.rewards import Reward
 from mmcorl.run import memory
 from mmcorl.run.checkpoints import Committed
-from mmcorl.run.inputs import Inputs, Suite, check_inputs
+from mmcorl.run.prepare import Inputs, Suite, check_inputs
 from mmcorl.run.progress import Progress, waiting
 from mmcorl.run.recorder import Recorder
 from mmcorl.run.result import Run
 from mmcorl.run.run_folder import PROFILE, RunFolder, about_finished
 from mmcorl.run.stopping import resumable_errors, stop_on_signals
 from mmcorl.run.trackers import require_trackers
-from mmcorl.share.card import write_pages
 from mmcorl.trainer import parity
 from mmcorl.trainer.models import warmup_steps
 
@@ -66,7 +66,7 @@ def train(
         run_dir: folder of the run, by default runs/NAME; the same call on the same folder resumes it.
         method: name of a method laid over the config, see `mmcorl train --method`.
         quiet: print no progress.
-        suite: loads `validation.benchmarks`; `eval_suite.periodic.held_out`.
+        suite: loads `validation.benchmarks`; `eval_suite.evaluation.periodic.held_out`.
         overrides: settings by name with `__` for the dot: `steps=10, optimizer__lr=1e-5`.
 
     Raises:

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from eval_suite import grade_file
-from eval_suite.folder import EvalFolder
+from eval_suite.results.folder import EvalFolder
 from mmcorl.cli.main import main
-from mmcorl.policy.trained_with import TrainedWith
+from mmcorl.policy.prompt_metadata import TrainedWith
 from worker_parts import settings
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from mmcorl.fake_gpu.library import COMPILER
+from gpu_check.fake_gpu.library import COMPILER
 from paths import ROOT
 
 

@@ -40,7 +40,7 @@ from mmcorl.sharding.ranks import ALONE
 from mmcorl.trainer.parity import BOUND
 from mmcorl.training import train
 from mmcorl.types import Prompt
-from model_adapters.contract import check_adapter
+from model_adapters.testing.contract import check_adapter
 from sharding_worlds import SHARES_OF_TWO, Task, Worlds, done
 from sharding_worlds import train as train_task
 from worker_parts import drift, encoded, largest_difference, mixed_prompts, prompt, rollout, with_images, worker

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mmcorl.analysis.diversity import ModelResponses, PairKind
+from mmcorl.apps.analysis.diversity import ModelResponses, PairKind
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ def taught(name: str, cache: Path) -> Path:
     Random weights would never agree on anything, so no reward would ever differ and no weight would move. It is made in
     `cache`, or once for all tests where $MMCORL_CACHE names a folder.
     """
-    from mmcorl.tools import zoo
+    from mmcorl.apps.demos import zoo
 
     recipe = zoo.Recipe(
         batch=16, rows=128, clean_steps=80, more_steps=10, most_steps=200, enough=0.0, habit_steps=1, checks=8

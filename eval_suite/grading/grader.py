@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import TracebackType
 
-from eval_suite.grading.alike import Relations, apply_relation, score_of
 from eval_suite.grading.gold import clean_gold
+from eval_suite.grading.grade_by_relation import Relations, apply_relation, score_of
 from eval_suite.grading.reference import AnswerType, Reference, check_arguments
 from eval_suite.grading.rules import RuleResult, apply_rules, choices_of
 from eval_suite.grading.verdict import McqPolicy, Stage, Verdict

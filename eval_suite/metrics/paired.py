@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from eval_suite.asked import Asked, asked_differences, asked_of
-from eval_suite.folder import EvalFolder
-from eval_suite.grading.alike import Relations
+from eval_suite.grading.grade_by_relation import Relations
 from eval_suite.items import Item
 from eval_suite.metrics.aggregate import Score, aggregate
 from eval_suite.metrics.outcomes import Outcome
-from mmcorl.analysis.statistics import RESAMPLES, Cluster, Units, by_unit
+from eval_suite.metrics.prompt_protocol import Asked, asked_differences, asked_of
+from eval_suite.results.folder import EvalFolder
 from mmcorl.answers.relation import Relation
+from mmcorl.apps.analysis.statistics import RESAMPLES, Cluster, Units, by_unit
 from mmcorl.errors import UserError
 
 

@@ -25,17 +25,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from eval_suite.asked import Asked
-from eval_suite.benchmark import Benchmark, SubScores, by_field, cell
-from eval_suite.grading.alike import Relations
+from eval_suite.benchmarks.base import Benchmark, SubScores, by_field, cell
 from eval_suite.grading.gold import clean_gold
+from eval_suite.grading.grade_by_relation import Relations
 from eval_suite.grading.rules import OUT_OF_TIME
 from eval_suite.items import Item
 from eval_suite.metrics.aggregate import Score, aggregate, default_aggregation
 from eval_suite.metrics.outcomes import Outcome
-from mmcorl.analysis.statistics import by_unit, clustered_interval, mean_interval, wilson
+from eval_suite.metrics.prompt_protocol import Asked
 from mmcorl.answers.relation import Relation
 from mmcorl.answers.relations import RELATIONS
+from mmcorl.apps.analysis.statistics import by_unit, clustered_interval, mean_interval, wilson
 from mmcorl.errors import UserError
 from mmcorl.labels.voting import TieRule
 

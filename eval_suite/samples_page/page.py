@@ -19,14 +19,14 @@ from typing import Any, Literal
 
 from markupsafe import Markup
 
-from eval_suite.folder import item_from_row
 from eval_suite.items import Response
 from eval_suite.metrics.outcomes import Key, Outcome, key_of
+from eval_suite.results.folder import item_from_row
+from eval_suite.results.tables import title as benchmark_title
 from eval_suite.samples_page.data import Texts, filters, item_data, row_data
 from eval_suite.samples_page.images import Images, collect_images
-from eval_suite.tables import title as benchmark_title
-from mmcorl.report.links import Link
-from mmcorl.report.page import policy_hash, render
+from mmcorl.apps.report.links import Link
+from mmcorl.apps.report.page import policy_hash, render
 from mmcorl.run.folder import replacing
 
 IMAGE_BUDGET = 24 * 2**20
@@ -118,7 +118,7 @@ def _around(
     texts: Texts,
 ) -> tuple[str, str]:
     """Return the page before and after its data."""
-    theme = resources.files("mmcorl.report") / "templates" / "theme.css"
+    theme = resources.files("mmcorl.apps.report") / "templates" / "theme.css"
     folder = resources.files("eval_suite.samples_page") / "templates"
     style, script = ((folder / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
     style = theme.read_text(encoding="utf-8") + style

@@ -24,10 +24,11 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any, Literal, get_args
 
-from mmcorl.answers import places, texts
+from mmcorl.answers import regions as places
+from mmcorl.answers import texts
 from mmcorl.answers.equivalence import Equivalence
 from mmcorl.answers.outputs import is_outputs
-from mmcorl.answers.places import Form
+from mmcorl.answers.regions import Form
 from mmcorl.answers.relation import LONGEST, Choices, PairwiseRelation, Relation, SimilarityRelation, fraction
 from mmcorl.answers.strings import string_key
 from mmcorl.errors import RunError, UserError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from eval_suite.options import DiversityOptions, PairOptions
-from mmcorl.analysis.options import DynamicsOptions
+from mmcorl.apps.analysis.options import DynamicsOptions
 from mmcorl.cli.arguments import Arguments, Flag, Output, Progress, command
 from mmcorl.cli.output import show
 
@@ -85,6 +85,6 @@ DYNAMICS = """examples:
     },
 )
 def dynamics(options: DynamicsOptions, output: Output) -> int:
-    from mmcorl.report.dynamics import dynamics as draw
+    from mmcorl.apps.report.dynamics import dynamics as draw
 
     return show(draw(options), as_json=output.as_json)

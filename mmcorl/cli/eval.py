@@ -51,7 +51,7 @@ EVALUATIONS = """examples:
 
 
 def _benchmarks() -> str:
-    from eval_suite.tasks import listing
+    from eval_suite.benchmarks.tasks import listing
 
     return f"{EVALUATIONS}\n{listing()}"
 
@@ -164,7 +164,7 @@ class EnsembleArguments(Arguments):
 def ensemble(teams: EnsembleArguments, options: PoolOptions, output: Output) -> int:
     """Pool folders, or compare teams; checkpoints are evaluated first, with the options of `eval` that are given."""
     import eval_suite
-    from eval_suite.comparison import parse_teams
+    from eval_suite.comparisons.compare import parse_teams
 
     if bool(teams.table) == bool(teams.folders):
         raise UserError("give the folders of one pool, or teams to compare: --table NAME=DIR,DIR NAME=DIR,DIR")

@@ -26,7 +26,7 @@ from mmcorl.config import shipped
 from mmcorl.config.reference import settings as every_setting
 from mmcorl.errors import RunError, UserError
 from mmcorl.registry import exited
-from mmcorl.run import made
+from mmcorl.run import provenance
 from mmcorl.system import user_code
 from model_adapters.errors import AdapterError
 
@@ -87,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if overrides or rest:
         arguments.overrides = [*arguments.overrides, *overrides, *rest]
     try:
-        with enduring(), made.command(sys.argv[1:] if argv is None else argv):
+        with enduring(), provenance.command(sys.argv[1:] if argv is None else argv):
             return _run(COMMANDS[name], arguments)
     except KeyboardInterrupt:  # One more, while the first was told.
         return 130

@@ -8,11 +8,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
+from mmcorl.apps.rephrase.options import AuditOptions, RephraseOptions
 from mmcorl.cli.arguments import Arguments, Flag, Output, Overrides, Progress, command
 from mmcorl.cli.train import RunArguments
 from mmcorl.config import load
 from mmcorl.errors import UserError
-from mmcorl.tools.rephrase.options import AuditOptions, RephraseOptions
 
 EPILOG = """examples:
   vllm serve Qwen/Qwen3-32B
@@ -40,7 +40,7 @@ class ViewArguments(RunArguments):
 )
 def rephrase(run: ViewArguments, options: RephraseOptions, progress: Progress, output: Output) -> int:
     """Write the view; exit status 1 where the endpoint left rows unanswered."""
-    from mmcorl.tools.rephrase import rephrase_config, training_overrides, view_of
+    from mmcorl.apps.rephrase import rephrase_config, training_overrides, view_of
 
     config = load(run.config, run.overrides)
     name, out = view_of(config, run.view, run.out)
@@ -86,7 +86,7 @@ class AuditArguments(Arguments):
 )
 def audit(given: AuditArguments, options: AuditOptions, progress: Progress, output: Output) -> int:
     """Report how many rows keep their answer; exit status 1 where the endpoint left rows unanswered."""
-    from mmcorl.tools import rephrase as rephrasing
+    from mmcorl.apps import rephrase as rephrasing
 
     is_file = given.config.endswith(".jsonl")
     if is_file and given.overrides:

@@ -12,8 +12,8 @@ from mmcorl.cli.arguments import Arguments, Flag, Output, command
 from mmcorl.errors import RunError
 
 if TYPE_CHECKING:
-    from mmcorl.share.push import Upload
-    from mmcorl.share.target import Target
+    from mmcorl.apps.share.push import Upload
+    from mmcorl.apps.share.target import Target
 
 RunDir = Annotated[Path, Flag(positional=True, metavar="RUN")]
 
@@ -31,7 +31,7 @@ class CardArguments(Arguments):
     epilog="examples:\n  mmcorl card runs/quickstart\n",
 )
 def card(what: CardArguments, output: Output) -> int:
-    from mmcorl.share.card import write_cards
+    from mmcorl.apps.share.card import write_cards
 
     cards = write_cards(what.folder, [what.agent] if what.agent else None)
     if output.as_json:
@@ -70,7 +70,7 @@ or HF_TOKEN."""
     after_interrupt=": the same command continues",
 )
 def push(what: PushArguments, output: Output) -> int:
-    from mmcorl.share import push as tool
+    from mmcorl.apps.share import push as tool
 
     licences = {} if what.dry else tool.licences_on_hub(what.folder)
     chosen = what.model_dump(include={"agent", "checkpoint", "allow_secrets"})
@@ -121,7 +121,7 @@ def _changes(replaced: Sequence[str], deleted: Sequence[str]) -> str:
 
 def _show(uploads: Sequence[Upload], records: Mapping[str, Mapping[str, Any]]) -> None:
     """Print what would be uploaded."""
-    from mmcorl.share.card import CARD
+    from mmcorl.apps.share.card import CARD
 
     for upload in uploads:
         record = records[upload.repo]

@@ -83,7 +83,7 @@ def _copied(asked: InitArguments) -> str:
 
 def _written(asked: InitArguments, file: Path) -> tuple[str, bool]:
     """Return the file, and whether its data are here but no column of theirs looks like a question."""
-    from mmcorl.tools.template import GPU_GIB, MODELS, Wanted, write
+    from mmcorl.apps.init.template import GPU_GIB, MODELS, Wanted, write
 
     if asked.model_fields_set == {"file"} and sys.stdin.isatty() and sys.stdout.isatty():
         asked = _questions(asked)
@@ -109,7 +109,7 @@ def _written(asked: InitArguments, file: Path) -> tuple[str, bool]:
 
 def _questions(asked: InitArguments) -> InitArguments:
     """Ask what flags would say; Enter takes the default."""
-    from mmcorl.tools.template import MODELS
+    from mmcorl.apps.init.template import MODELS
 
     def ask(question: str, default: str) -> str:
         try:
@@ -171,9 +171,9 @@ def _guess(data: str | None) -> Guess | None:
 def _read_one(text: str) -> None:
     """Say how the first row reads, so that a wrong guess is seen before anything else is done."""
     from mmcorl import config
-    from mmcorl.config.yaml_loader import Loader
     from mmcorl.data.row_parsing import BadRow
     from mmcorl.data.sources import load_prompts
+    from mmcorl.system.yaml_loader import Loader
 
     try:
         prompt, _ = load_prompts(config.parse(yaml.load(text, Loader)).data.train).read(0)

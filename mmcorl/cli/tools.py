@@ -78,12 +78,12 @@ def check_adapter(checkpoint: AdapterArguments, output: Output) -> int:
     if checkpoint.save is not None and not checkpoint.tiny:
         raise UserError("--save keeps the small checkpoint that --tiny makes: add --tiny")
 
-    from mmcorl.policy.trained_with import adapter_trained_with, trained_with
-    from mmcorl.tools.adapter_checks import CHECKS
-    from mmcorl.tools.zoo import resolve
+    from mmcorl.apps.demos.zoo import resolve
+    from mmcorl.apps.doctor.adapter_checks import CHECKS
+    from mmcorl.policy.prompt_metadata import adapter_trained_with, trained_with
     from model_adapters.base import VisionSettings
-    from model_adapters.contract import check_adapter as contract
-    from model_adapters.contract import check_tiny
+    from model_adapters.testing.contract import check_adapter as contract
+    from model_adapters.testing.contract import check_tiny
 
     trained = trained_with(checkpoint.model)
     images = image_settings(checkpoint.overrides, trained.vision if trained else None)
@@ -116,9 +116,9 @@ ZOO_EXAMPLES = """examples:
 
 @command("zoo", "list or build the small demo checkpoints", epilog=ZOO_EXAMPLES)
 def zoo(models: ZooArguments) -> int:
-    from mmcorl.tools import smollm2
-    from mmcorl.tools import zoo as tool
-    from mmcorl.tools.habits import Habits
+    from mmcorl.apps.demos import smollm2
+    from mmcorl.apps.demos import zoo as tool
+    from mmcorl.apps.demos.habits import Habits
 
     if not models.names:
         for name, entry in tool.ZOO.items():
@@ -178,6 +178,6 @@ examples:
 @command("prove", "test correctness and speed of the real kernels on this GPU, at full model size", epilog=PROVE)
 def prove(asked: ProveArguments) -> int:
     """Print a line per measurement; exit status 1 if one failed."""
-    from mmcorl.tools.prove.report import run
+    from gpu_check.prove.report import run
 
     return run(asked.groups, asked.minutes, asked.out)

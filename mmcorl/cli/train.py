@@ -23,7 +23,7 @@ from mmcorl.config.load import about
 from mmcorl.errors import RunError, UserError
 
 if TYPE_CHECKING:
-    from mmcorl.tools.sweep import Planned, Scoring
+    from mmcorl.apps.sweep.sweep import Planned, Scoring
 
 EVALUATION_FILES = ("manifest.json", "comas.json", "drafts/manifest.json")
 """By these a folder is recognised as an evaluation, or as one of the CoMAS protocol."""
@@ -72,10 +72,10 @@ def train(run: TrainArguments, progress: Progress, output: Output) -> int:
         return _beside_the_paper(config, as_json=output.as_json)
     run_dir = run.run_dir or Path("runs") / config.name
 
+    from mmcorl.apps.share.card import write_pages
     from mmcorl.run.progress import waiting
     from mmcorl.run.result import Run
     from mmcorl.run.run_folder import about_finished
-    from mmcorl.share.card import write_pages
 
     if finished := about_finished(config, run_dir):
         if not progress.quiet:
@@ -89,7 +89,7 @@ def train(run: TrainArguments, progress: Progress, output: Output) -> int:
             from mmcorl.training import train as train_config
         suite: Any = None
         if config.validation.benchmarks:
-            from eval_suite.periodic import held_out
+            from eval_suite.evaluation.periodic import held_out
 
             suite = held_out
         try:
@@ -148,8 +148,8 @@ def _about(config: settings.Config, run_dir: Path) -> str:
 def _beside_the_paper(config: settings.Config, *, as_json: bool) -> int:
     from rich.console import Console
 
-    from mmcorl.report.table import terminal
-    from mmcorl.tools import paper_settings
+    from mmcorl.apps.doctor import paper_settings
+    from mmcorl.apps.report.table import terminal
 
     if as_json:
         print(json.dumps([asdict(row) | {"equal": row.equal} for row in paper_settings.beside_the_paper(config)]))
@@ -196,7 +196,7 @@ examples, the toy cohort with two learning rates, and from three different start
     after_interrupt=": re-run the same command to resume",
 )
 def sweep(plan: SweepArguments, progress: Progress, output: Output) -> int:
-    from mmcorl.tools import sweep as tool
+    from mmcorl.apps.sweep import sweep as tool
 
     if plan.jobs < 1:
         raise UserError(f"--jobs is {plan.jobs}, but runs need a process: give 1 or more")
@@ -206,14 +206,14 @@ def sweep(plan: SweepArguments, progress: Progress, output: Output) -> int:
     if not progress.quiet:
         print(tool.describe(planned), file=sys.stderr)
 
-    from mmcorl.report import sweep_page
-    from mmcorl.run import made
+    from mmcorl.apps.sweep import page as sweep_page
+    from mmcorl.run import provenance
 
     facts: dict[str, str] = {}
     score = _scoring(plan.evaluate, planned, out, facts) if plan.evaluate else None
     # The page is there from the beginning, so that those of the runs can link to it and it can be looked at.
     out.mkdir(parents=True, exist_ok=True)
-    made.begin(out)
+    provenance.begin(out)
     draw = partial(sweep_page.write_page, out, planned)
     draw()
     failed = tool.run(planned, plan.jobs, quiet=progress.quiet, ended=draw)
@@ -244,7 +244,7 @@ def _scoring(text: str, planned: Sequence[Planned], out: Path, facts: dict[str, 
     `facts` is filled with what belongs to the scores: the problems of each benchmark, and the grader.
     """
     import eval_suite
-    from eval_suite.pipeline import prepare
+    from eval_suite.evaluation.pipeline import prepare
     from mmcorl.cli.eval import evaluation_of
 
     names, options, reporter = evaluation_of(text, "sweep --evaluate")
@@ -301,9 +301,9 @@ def report(folders: ReportArguments, output: Output) -> int:
     if folders.out and folders.out.suffix not in (".html", ".htm"):
         raise UserError(f"--out {folders.out} is no page: give a file that ends in .html")
 
-    from mmcorl.report import compare, table
-    from mmcorl.report.overview import overview_png
-    from mmcorl.report.run_page import COMPARISON, build_report
+    from mmcorl.apps.report import compare, table
+    from mmcorl.apps.report.overview import overview_png
+    from mmcorl.apps.report.run_page import COMPARISON, build_report
 
     plain = sweep_of / COMPARISON if sweep_of and len(folders.runs) > 1 else None
     page = build_report(folders.runs[0], folders.runs[1:], folders.out or plain)
@@ -395,7 +395,7 @@ def doctor(run: DoctorArguments, progress: Progress, output: Output) -> int:
     else:
         config = settings.load(run.config, run.overrides)
 
-    from mmcorl.tools.doctor import CostOptions, examine, machine
+    from mmcorl.apps.doctor.doctor import CostOptions, examine, machine
 
     asked = CostOptions(run.steps, run.gpu, run.tokens, run.rows, run.price)
     quiet = progress.quiet or output.as_json
@@ -410,12 +410,12 @@ def doctor(run: DoctorArguments, progress: Progress, output: Output) -> int:
 
 
 def _on_a_fake_gpu(path: str, overrides: Sequence[str], *, as_json: bool) -> NoReturn:
-    from mmcorl.fake_gpu import library
+    from gpu_check.fake_gpu import library
 
     library.load()  # The first to import torch; the user's own files, which the config names, may do so as well.
     config = settings.load(path, overrides)
 
-    from mmcorl.fake_gpu import report
+    from gpu_check.fake_gpu import report
 
     records = []
     for record in report.examine(config):

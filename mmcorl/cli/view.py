@@ -37,8 +37,8 @@ def view(asked: ViewArguments) -> int:
     if asked.port is not None and not 0 <= asked.port < 1 << 16:
         raise UserError(f"--port is {asked.port}, but ports are 0 to 65535: choose another, or leave it out")
 
-    from mmcorl.view.folders import default_roots
-    from mmcorl.view.server import Server
+    from mmcorl.apps.view.folders import default_roots
+    from mmcorl.apps.view.server import Server
 
     roots = list(asked.folders) or default_roots()
     guarded = not asked.no_token

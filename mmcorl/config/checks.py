@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Iterator
 from mmcorl.answers.relations import RELATIONS
 from mmcorl.config.schema import CHECKS, COUNTING, SAMPLING, Config, EmaSettings, RaySettings, RewardSettings
 from mmcorl.engines import ENGINES
-from mmcorl.interactions.prompts import room
 from mmcorl.labels.rules import RULES
-from mmcorl.policy.prompt_styles import STYLES
+from mmcorl.prompts.discussion import room
+from mmcorl.prompts.styles import STYLES
 from mmcorl.rewards import REWARDS
 
 RESERVED_NAMES = ("gold", "commit")

@@ -17,9 +17,9 @@ from mmcorl.config import methods
 from mmcorl.config.errors import models_in, sentence
 from mmcorl.config.followed import copied, without_followed
 from mmcorl.config.schema import Config, MayChangeOnResume, Section, VisionConfig
-from mmcorl.config.yaml_loader import MOST_BYTES, Loader, complaint
 from mmcorl.errors import UserError
 from mmcorl.system.user_code import KEPT, look_in
+from mmcorl.system.yaml_loader import MOST_BYTES, Loader, complaint
 from model_adapters.user_files import read_regular
 
 _PACKAGE = Path(__file__).parents[1]

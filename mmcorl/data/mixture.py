@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
-from mmcorl.answers.places import Form
+from mmcorl.answers.regions import Form
 from mmcorl.data.row_parsing import BadRow
 from mmcorl.data.settings import DataSettings
 from mmcorl.data.sources import PromptSource, load_prompts

@@ -8,7 +8,7 @@ import string
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from mmcorl.answers.places import is_bare_place
+from mmcorl.answers.regions import is_bare_place
 from mmcorl.errors import UserError
 from mmcorl.sandbox.calls import calls_under_test, functions_under_test
 from model_adapters.templates import PLACE

@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from mmcorl.answers.places import Form
+from mmcorl.answers.regions import Form
 from mmcorl.data import row_parsing
 from mmcorl.data.chats import Asked, Chat, is_chat, known_answer, place_images, read_chat, require_question
 from mmcorl.data.columns import Columns
 from mmcorl.data.pictures import Pictures
-from mmcorl.data.places import CANONICAL, known_place, require_one_image, said
 from mmcorl.data.recipes import RECIPES, Recipe
+from mmcorl.data.region_columns import CANONICAL, known_place, require_one_image, said
 from mmcorl.data.row_parsing import BadRow, RowError
 from mmcorl.data.settings import DataSettings, HoldOut
 from mmcorl.data.synthetic import PICTURES

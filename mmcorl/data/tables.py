@@ -368,7 +368,7 @@ def _files_of_card(folder: Path) -> list[str]:
     import yaml
     from huggingface_hub import DatasetCard
 
-    from mmcorl.config.yaml_loader import Loader
+    from mmcorl.system.yaml_loader import Loader
 
     named: list[str] = []
 

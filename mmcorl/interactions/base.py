@@ -15,7 +15,7 @@ from typing import Literal, Protocol
 
 from mmcorl.agent import Agent, Parallel, in_turn, results
 from mmcorl.algo.seeds import noise_seed
-from mmcorl.interactions.prompts import CUT
+from mmcorl.prompts.discussion import CUT
 from mmcorl.types import Completion, Group, Prompt, PromptStyle
 from model_adapters.templates import PLACE, without
 

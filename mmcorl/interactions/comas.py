@@ -13,8 +13,8 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 
 from mmcorl.config import EpisodeSettings
-from mmcorl.interactions import prompts
 from mmcorl.interactions.base import Conversation, Outcome, Reply, Request, Role, Workflow, request
+from mmcorl.prompts import discussion as prompts
 
 Judges = Mapping[Conversation, Sequence[int]]
 """By conversation and author: the agent that judges."""

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from statistics import fmean
 
 from mmcorl.config import EpisodeSettings
-from mmcorl.interactions import prompts
 from mmcorl.interactions.base import Conversation, Outcome, Reply, Request, Workflow, request
+from mmcorl.prompts import discussion as prompts
 
 Verifier = Callable[[Sequence[Reply]], Sequence[float | None]]
 """Scores each answer of a step in [0, 1]; None, which counts as 0, where no score could be read. See

@@ -12,11 +12,11 @@ from typing import Any
 from mmcorl.answers.relation import Relation
 from mmcorl.config import VerifierSettings
 from mmcorl.errors import RunError
-from mmcorl.interactions import prompts
 from mmcorl.interactions.base import Reply
 from mmcorl.interactions.debate import Verifier
 from mmcorl.labels.voting import TieRule, majority
 from mmcorl.llm_client import Content, EndpointSettings, Outcome, Prompt, ReplyCache, map_prompts
+from mmcorl.prompts import discussion as prompts
 from mmcorl.rewards import match
 from mmcorl.types import Group, PseudoLabel
 from model_adapters.templates import PLACE, without

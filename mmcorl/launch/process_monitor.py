@@ -22,7 +22,7 @@ from typing import Literal
 import psutil
 
 from mmcorl.system import scratch_dirs
-from mmcorl.system.itself import itself
+from mmcorl.system.respawn import itself
 
 State = Literal["running", "suspended", "ended"]
 """`suspended`: stopped by a signal or a debugger."""

@@ -17,7 +17,7 @@ from mmcorl.answers.relations import RELATIONS
 from mmcorl.config import AgentSettings, Config
 from mmcorl.engines import ENGINES
 from mmcorl.errors import UserError
-from mmcorl.policy.prompt_styles import prompt_text, system_of
+from mmcorl.prompts.styles import prompt_text, system_of
 from mmcorl.types import Prompt
 from model_adapters.base import Encoded, VisionSettings
 from model_adapters.coordinates import Convention, Coordinates

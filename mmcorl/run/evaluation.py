@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mmcorl.answers.places import Form
+from mmcorl.answers.regions import Form
 from mmcorl.types import Completion, Prompt
 
 

@@ -1,7 +1,7 @@
 """A folder of results: one process at a time, appended JSON lines, files replaced in one piece.
 
-Runs (`mmcorl.run.run_folder`) and evaluations (`eval_suite.folder`) are such folders. A process that is killed leaves
-at most the last line of a log without its end, and a hidden file that was about to replace another.
+Runs (`mmcorl.run.run_folder`) and evaluations (`eval_suite.results.folder`) are such folders. A process that is killed
+leaves at most the last line of a log without its end, and a hidden file that was about to replace another.
 """
 
 from __future__ import annotations

@@ -11,13 +11,13 @@ from typing import Any
 import yaml
 
 from mmcorl.answers.relations import RELATIONS, RelationRow
-from mmcorl.config.yaml_loader import Loader
 from mmcorl.errors import UserError
 from mmcorl.labels.rules import RULES
 from mmcorl.registry import shown
 from mmcorl.rewards import REWARDS, source_of_rewards
 from mmcorl.run.folder import read_json, read_jsonl
 from mmcorl.system.user_code import KEPT
+from mmcorl.system.yaml_loader import Loader
 
 Record = Mapping[str, Any]
 Points = list[tuple[int, float]]

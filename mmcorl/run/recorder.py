@@ -20,8 +20,7 @@ from mmcorl.config import Config
 from mmcorl.cotrain import StepRecord
 from mmcorl.errors import RunError
 from mmcorl.interactions.records import agent_metrics, reply_records
-from mmcorl.report import profile_table
-from mmcorl.run import checkpoints, made
+from mmcorl.run import checkpoints, profile_table, provenance
 from mmcorl.run.diagnosis import Watch
 from mmcorl.run.evaluation import HeldOut, is_best, response_records, scores
 from mmcorl.run.folder import atomic_write
@@ -235,7 +234,7 @@ class Recorder:
         )
         if self.folder.changed:
             summary["changed_files"] = self.folder.changed
-        summary["made"] = made.end(self.folder.path)
+        summary["made"] = provenance.end(self.folder.path)
         self.folder.write(SUMMARY, json.dumps(summary, indent=1) + "\n")
         return summary
 

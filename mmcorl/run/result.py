@@ -67,13 +67,13 @@ class Run:
         return diagnose(self.path)
 
     def _repr_html_(self) -> str:
-        from mmcorl.report.diagnosis import in_notebook
+        from mmcorl.apps.report.diagnosis import in_notebook
 
         return in_notebook(read_run(self.path))
 
     def report(self) -> Path:
         """Write report.html anew; return its path."""
-        from mmcorl.report.run_page import build_report
+        from mmcorl.apps.report.run_page import build_report
 
         return build_report(self.path)
 

@@ -16,7 +16,7 @@ from typing import Any
 from mmcorl import config as settings
 from mmcorl.config import Config
 from mmcorl.errors import RunError, UserError
-from mmcorl.run import checkpoints, intact, made
+from mmcorl.run import checkpoints, intact, provenance
 from mmcorl.run.folder import Folder, atomic_write, read_json
 from mmcorl.system.user_code import KEPT, user_files
 
@@ -144,7 +144,7 @@ class RunFolder(Folder):
                     f"{str(self.checkpoints)!r}, or {self.ELSEWHERE}"
                 )
             self.write(CONFIG, settings.dump(self.config))
-            made.begin(self.path)
+            provenance.begin(self.path)
             for name, content in self.user_files.items():
                 (self.path / KEPT / name).parent.mkdir(parents=True, exist_ok=True)
                 atomic_write(self.path / KEPT / name, content)

@@ -23,8 +23,8 @@ from mmcorl.policy.prompt_encoder import PromptEncoder
 from mmcorl.policy.weights import lower_frozen
 from mmcorl.sharding.base import LogProbs, Shards
 from mmcorl.sharding.ranks import ALONE, Ranks
-from model_adapters.contract import require_sound, require_sound_tiny
 from model_adapters.registry import is_outside
+from model_adapters.testing.contract import require_sound, require_sound_tiny
 from model_adapters.testing.shrink import NoSmallVersionError
 
 LoadedPolicy = tuple[Policy, LowRankAdapters | None]

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mmcorl.algo.seeds import noise_seed
 from mmcorl.answers import extract
-from mmcorl.answers.places import read_answer
+from mmcorl.answers.regions import read_answer
 from mmcorl.config import Config
 from mmcorl.engines import ENGINES, build_engine, max_rows
 from mmcorl.engines.base import Sample, Sampling, SharedEngine

@@ -16,7 +16,7 @@ import torch
 
 from mmcorl.policy import four_bits
 from mmcorl.policy.lora import LORA
-from mmcorl.policy.trained_with import TrainedWith
+from mmcorl.policy.prompt_metadata import TrainedWith
 from mmcorl.policy.weights import checkpoint_dtype, write
 
 if TYPE_CHECKING:

@@ -25,8 +25,8 @@ from typing import Any
 
 import torch
 
+from gpu_check.fabricated import question, sampled_ids
 from mmcorl.engines.base import Sample
-from mmcorl.tools.fabricated import question, sampled_ids
 from mmcorl.trainer.microbatches import Rollout
 from mmcorl.trainer.worker import Worker
 from mmcorl.types import Prompt

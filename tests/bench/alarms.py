@@ -14,7 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean
 
-from mmcorl.report.table import Table, cells, markdown
+from mmcorl.apps.report.table import Table, cells, markdown
 from mmcorl.run.diagnosis import Watch
 from mmcorl.run.reader import read_run
 

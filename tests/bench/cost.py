@@ -12,10 +12,10 @@ import tempfile
 from pathlib import Path
 
 from mmcorl import config as settings
+from mmcorl.apps.doctor import cost
+from mmcorl.apps.doctor.models import build as build_full
 from mmcorl.config import Config, shipped
-from mmcorl.fake_gpu.models import build as build_full
 from mmcorl.policy.prompt_encoder import PromptEncoder
-from mmcorl.tools import cost
 from mmcorl.trainer.memory import Shape, shape_of
 from model_adapters.testing.shapes import HUB
 

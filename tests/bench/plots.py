@@ -18,7 +18,7 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from mmcorl.report.overview import GREY, INK, PALETTE
+from mmcorl.apps.report.overview import GREY, INK, PALETTE
 from tests.bench import results
 
 SPEED = Path(__file__).resolve().parents[2] / "docs" / "speed"

@@ -16,9 +16,9 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from mmcorl.analysis.statistics import SEEDS, student
-from mmcorl.report.overview import GREY, PALETTE
-from mmcorl.report.table import Align, Cell, Table, cells, markdown
+from mmcorl.apps.analysis.statistics import SEEDS, student
+from mmcorl.apps.report.overview import GREY, PALETTE
+from mmcorl.apps.report.table import Align, Cell, Table, cells, markdown
 from mmcorl.run.folder import read_jsonl
 from mmcorl.run.reader import RunFiles, read_run
 from tests.bench.plots import blank

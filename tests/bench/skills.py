@@ -23,13 +23,13 @@ from matplotlib.patches import Rectangle
 from PIL import Image
 
 from mmcorl.answers import RELATIONS, open_relation
-from mmcorl.answers.places import parse_places
+from mmcorl.answers.regions import parse_places
+from mmcorl.apps.report.overview import GREY, INK, PALETTE
+from mmcorl.apps.report.table import Align, Table, cells, markdown
+from mmcorl.apps.sweep import sweep
 from mmcorl.data import perception, synthetic
-from mmcorl.report.overview import GREY, INK, PALETTE
-from mmcorl.report.table import Align, Table, cells, markdown
 from mmcorl.run.folder import read_jsonl
 from mmcorl.run.reader import RunFiles, read_run
-from mmcorl.tools import sweep
 from tests.bench.results import say
 
 ROOT = Path(__file__).resolve().parents[2]

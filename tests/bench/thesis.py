@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from mmcorl import config as settings
+from mmcorl.apps.demos.zoo import resolve
+from mmcorl.apps.sweep.sweep import Planned
 from mmcorl.cli.main import main as command
-from mmcorl.tools.sweep import Planned
-from mmcorl.tools.zoo import resolve
 from tests.bench.results import say
 
 CONFIG = Path(__file__).resolve().parents[2] / "configs" / "overlap.yaml"

@@ -12,17 +12,17 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-from mmcorl.analysis.diversity import Cells, count_cells
-from mmcorl.analysis.dynamics import Dynamics
-from mmcorl.analysis.statistics import SEEDS, Spread, holm, student
+from mmcorl.apps.analysis.diversity import Cells, count_cells
+from mmcorl.apps.analysis.dynamics import Dynamics
+from mmcorl.apps.analysis.statistics import SEEDS, Spread, holm, student
+from mmcorl.apps.demos.habits import wrong_cells
+from mmcorl.apps.demos.zoo import parse
+from mmcorl.apps.report.overview import GREY, INK, PALETTE
+from mmcorl.apps.report.table import Align, Cell, Table, cells, csv, markdown
+from mmcorl.apps.sweep.sweep import Planned
 from mmcorl.data import synthetic
-from mmcorl.report.overview import GREY, INK, PALETTE
-from mmcorl.report.table import Align, Cell, Table, cells, csv, markdown
 from mmcorl.run.folder import read_jsonl
 from mmcorl.run.reader import RunFiles, read_run
-from mmcorl.tools.habits import wrong_cells
-from mmcorl.tools.sweep import Planned
-from mmcorl.tools.zoo import parse
 from tests.bench import thesis
 from tests.bench.plots import blank
 from tests.bench.results import say

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from mmcorl.view.server import Server
+from mmcorl.apps.view.server import Server
 from tests.chromium import browser
 
 ROOT = Path(__file__).resolve().parents[2]

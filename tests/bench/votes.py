@@ -7,7 +7,7 @@ import random
 import time
 from collections.abc import Callable
 
-from mmcorl.answers.places import write_places
+from mmcorl.answers.regions import write_places
 from mmcorl.answers.relations import open_relation
 from mmcorl.labels.voting import majority
 

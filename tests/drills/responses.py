@@ -41,7 +41,7 @@ def seconds(text: str, relations: Mapping[str, Any]) -> float:
     from eval_suite.grading import grade
     from mmcorl.answers import RELATIONS, extract
     from mmcorl.answers.extract import Mode
-    from mmcorl.answers.places import read_places
+    from mmcorl.answers.regions import read_places
 
     def timed(ask: Callable[[], Any]) -> Any:
         began = time.process_time()

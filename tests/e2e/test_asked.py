@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from eval_suite.asked import asked_differences, asked_of
+from eval_suite.metrics.prompt_protocol import asked_differences, asked_of
 from evaluations import Cli, cli, math500, trained_copy
 
 __all__ = ["cli"]

@@ -12,15 +12,16 @@ from typing import Any
 
 import pytest
 
-from eval_suite import comas, evaluate_comas, grade_file
-from eval_suite.checkpoint import Checkpoint
-from eval_suite.comas import SIZES, SixthCalls, sixth_prompt, warn_of_room
-from eval_suite.folder import EvalFolder
-from eval_suite.generation import Generation
+from eval_suite import evaluate_comas, grade_file
+from eval_suite.benchmarks.subset import draw, load, parse
+from eval_suite.benchmarks.tasks import BENCHMARKS
+from eval_suite.evaluation import comas
+from eval_suite.evaluation.checkpoint import Checkpoint
+from eval_suite.evaluation.comas import SIZES, SixthCalls, sixth_prompt, warn_of_room
+from eval_suite.evaluation.generation import Generation
 from eval_suite.items import Item, Response
 from eval_suite.reporter import Reporter
-from eval_suite.subset import draw, load, parse
-from eval_suite.tasks import BENCHMARKS
+from eval_suite.results.folder import EvalFolder
 from evaluations import Cli, block, cli, gsm8k, humaneval, kill, write_rows
 from mmcorl.errors import UserError
 from mmcorl.sandbox.process import open_sandbox

@@ -41,7 +41,7 @@ NOT_RUN = {
     "tests/e2e/test_skills.py, test_diversity_commands.py, tests/walk",
     r"runs/partners/": "reads what a command above would have made",
     r"mmcorl sweep": "a process for each of a dozen runs: tests/e2e/test_sweep.py, tests/walk",
-    r"mmcorl view": "serves until it is interrupted; tests of mmcorl.view",
+    r"mmcorl view": "serves until it is interrupted; tests of mmcorl.apps.view",
     r"mmcorl completion": "writes into the reader's shell",
 }
 SHORTER = "steps=2 validation.every=2 batch.prompts=4 batch.completions=4"

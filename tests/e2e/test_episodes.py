@@ -16,7 +16,6 @@ from doubles import Letters, Notes, Rows
 from mmcorl.agent import results
 from mmcorl.config import EpisodeSettings, VerifierSettings
 from mmcorl.cotrain import cotrain
-from mmcorl.interactions import prompts
 from mmcorl.interactions.base import (
     CUT,
     Conversation,
@@ -36,6 +35,7 @@ from mmcorl.interactions.records import agent_metrics, reply_records
 from mmcorl.interactions.verifiers import Served, by_label
 from mmcorl.labels.supervision import Supervision
 from mmcorl.launch.remote_agent import AgentThreads
+from mmcorl.prompts import discussion as prompts
 from mmcorl.types import Completion, Group, Prompt
 
 PROBLEMS = [Prompt(uid, uid, f"{uid}?", gold="4", images=(b"picture",)) for uid in ("p", "q", "r")]

@@ -17,12 +17,12 @@ from adapter_passes import each_family, noise
 from mmcorl.config import VerifierSettings, load
 from mmcorl.data.checks import DataError
 from mmcorl.errors import RunError, UserError
-from mmcorl.interactions import prompts
 from mmcorl.interactions.base import Conversation, Outcome, Workflow, converse, request, start_conversations
 from mmcorl.interactions.base import Reply as AgentReply
 from mmcorl.interactions.comas import comas
 from mmcorl.interactions.verifiers import Served
 from mmcorl.launch.remote_agent import RemoteAgent
+from mmcorl.prompts import discussion as prompts
 from mmcorl.sharding.ranks import ALONE
 from mmcorl.trainer.worker import Worker
 from mmcorl.training import train as train_run

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from eval_suite import evaluate
-from eval_suite.folder import EvalFolder, refuse_early
-from eval_suite.generation import Generation
+from eval_suite.evaluation.generation import Generation
+from eval_suite.evaluation.pipeline import EvalJob
 from eval_suite.items import Item, Response
 from eval_suite.options import EvalOptions
-from eval_suite.pipeline import EvalJob
-from eval_suite.results import unfinished
+from eval_suite.results.finished import unfinished
+from eval_suite.results.folder import EvalFolder, refuse_early
 from evaluations import Cli, cli, evaluation, gsm8k, kill, math500, trained_copy
 from mmcorl.cli.main import main
 from mmcorl.errors import UserError
@@ -215,8 +215,8 @@ def test_a_begun_folder_is_refused_by_its_settings_before_the_data_are_looked_fo
 
 
 def test_help_names_every_benchmark_and_every_column(capsys: pytest.CaptureFixture[str]) -> None:
-    from eval_suite.imports import GOLD_COLUMNS
-    from eval_suite.tasks import BENCHMARKS
+    from eval_suite.benchmarks.tasks import BENCHMARKS
+    from eval_suite.responses.imports import GOLD_COLUMNS
 
     for command, words in (("eval", list(BENCHMARKS)), ("grade", GOLD_COLUMNS)):
         with pytest.raises(SystemExit):

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from eval_suite.folder import EvalFolder
 from eval_suite.items import Item
+from eval_suite.results.folder import EvalFolder
 from evaluations import Cli, cli, write_rows
 from mmcorl.cli.main import main
 from mmcorl.errors import UserError

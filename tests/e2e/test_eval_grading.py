@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from eval_suite import compare, grade_file, pool, table
-from eval_suite.tasks import BENCHMARKS
+from eval_suite.benchmarks.tasks import BENCHMARKS
 from evaluations import Cli, cli, evaluation, write_rows
 from mmcorl.errors import RunError, UserError
 from openai_server import OpenAIServer, fail, say

@@ -13,12 +13,12 @@ import pytest
 from PIL import Image
 
 from eval_suite import evaluate, grade_file
-from eval_suite.folder import EvalFolder
+from eval_suite.evaluation.periodic import held_out
+from eval_suite.evaluation.pipeline import prepare
 from eval_suite.items import Item
 from eval_suite.options import EvalOptions
-from eval_suite.periodic import held_out
-from eval_suite.pipeline import prepare
 from eval_suite.reporter import SILENT
+from eval_suite.results.folder import EvalFolder
 from evaluations import Cli, cli, math500, trained_copy, write_rows
 from mmcorl.cli.main import main
 from mmcorl.config import BenchmarkSet

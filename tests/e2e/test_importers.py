@@ -9,10 +9,10 @@ from typing import Any
 import openpyxl
 import pytest
 
-from eval_suite.imports import as_items, as_responses, read_responses
+from eval_suite.benchmarks.tasks import BENCHMARKS
 from eval_suite.items import Item
-from eval_suite.joining import join
-from eval_suite.tasks import BENCHMARKS
+from eval_suite.responses.imports import as_items, as_responses, read_responses
+from eval_suite.responses.match_rows import join
 from evaluations import write_rows
 from mmcorl.errors import UserError
 from paths import FIXTURES

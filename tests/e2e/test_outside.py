@@ -20,23 +20,23 @@ import torch
 import yaml
 from PIL import Image
 
+from eval_suite.benchmarks.tasks import BENCHMARKS
 from eval_suite.options import EvalOptions
-from eval_suite.tasks import BENCHMARKS
 from mmcorl import load_run, train
 from mmcorl.answers.relations import RELATIONS, RelationRow, open_relation
+from mmcorl.apps.doctor.doctor import own_code
 from mmcorl.cli.main import main
 from mmcorl.config import load
 from mmcorl.data.settings import DataSettings
 from mmcorl.data.sources import load_prompts
 from mmcorl.errors import RunError, UserError
 from mmcorl.labels.rules import RULES, CohortRollouts, RuleRow, apply_rule
-from mmcorl.policy.trained_with import TrainedWith, trained_with
+from mmcorl.policy.prompt_metadata import TrainedWith, trained_with
 from mmcorl.rewards import Reward
 from mmcorl.run import checkpoints
-from mmcorl.run.inputs import open_encoders, open_sources
+from mmcorl.run.prepare import open_encoders, open_sources
 from mmcorl.run.run_folder import RunFolder
 from mmcorl.system.user_code import INHERITED
-from mmcorl.tools.doctor import own_code
 from mmcorl.types import Completion, Group, Prompt, PseudoLabel
 from model_adapters.registry import adapter_for
 from paths import ROOT

@@ -12,8 +12,8 @@ import pytest
 import chat_rows
 from adapter_passes import noise
 from eval_suite import evaluate
-from eval_suite.folder import item_from_row
-from eval_suite.tasks import parse_benchmarks
+from eval_suite.benchmarks.tasks import parse_benchmarks
+from eval_suite.results.folder import item_from_row
 from evaluations import Cli, cli, write_rows
 from mmcorl.errors import UserError
 

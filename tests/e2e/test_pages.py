@@ -15,24 +15,24 @@ from PIL import Image
 
 import chromium
 from chromium import Page
-from eval_suite.folder import EvalFolder, item_from_row
+from eval_suite.benchmarks.custom_data import load_rows
 from eval_suite.items import Item, Response
 from eval_suite.metrics.outcomes import outcomes_of
-from eval_suite.own_rows import load_rows
 from eval_suite.reporter import Reporter
+from eval_suite.results.folder import EvalFolder, item_from_row
 from eval_suite.samples_page import View, write_view
 from eval_suite.samples_page.data import Texts
 from fabricated_runs import write_run
-from mmcorl.analysis.diversity import all_pairs
-from mmcorl.analysis.options import DynamicsOptions
 from mmcorl.answers.relation import PairwiseRelation
+from mmcorl.apps.analysis.diversity import all_pairs
+from mmcorl.apps.analysis.options import DynamicsOptions
+from mmcorl.apps.report import diversity_page
+from mmcorl.apps.report.dynamics import dynamics
+from mmcorl.apps.report.page import render
+from mmcorl.apps.report.run_page import build_report
+from mmcorl.apps.report.table import Align, Cell, Table, cells
 from mmcorl.data.settings import DataSettings
 from mmcorl.data.sources import load_prompts
-from mmcorl.report import diversity_page
-from mmcorl.report.dynamics import dynamics
-from mmcorl.report.page import render
-from mmcorl.report.run_page import build_report
-from mmcorl.report.table import Align, Cell, Table, cells
 from mmcorl.run.gallery import gallery_records
 from mmcorl.types import Completion, Group
 from paper_pairs import ROWS as PAPER_ROWS

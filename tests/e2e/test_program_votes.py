@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from eval_suite import grade_file
+from eval_suite.benchmarks.tasks import humaneval, mbpp
 from eval_suite.grading.behaviour import compared_by, program_votes, vote_labels
 from eval_suite.grading.code_task import CodeGrade, grade_code
 from eval_suite.items import Item, Response
 from eval_suite.metrics.aggregate import aggregate
 from eval_suite.metrics.outcomes import Outcome
-from eval_suite.tasks import humaneval, mbpp
 from evaluations import Cli, block, cli, write_rows
 from evaluations import humaneval as humaneval_copy
 from mmcorl.answers import Equivalence

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from mmcorl.tools.prove.plan import GROUPS
+from gpu_check.prove.plan import GROUPS
 from paths import ROOT
 
 THERE = ("torch", "torchvision", "transformers", "accelerate")

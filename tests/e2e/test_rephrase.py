@@ -16,14 +16,14 @@ import pytest
 from PIL import Image
 from scipy.stats import binomtest
 
+from mmcorl.apps.rephrase import RephraseOptions, RephraseReport, breach, rephrase, work_folder
+from mmcorl.apps.rephrase.prompts import compare_prompt, read_comparison
+from mmcorl.apps.rephrase.rules import split_options
 from mmcorl.cli.main import main
 from mmcorl.config import load
 from mmcorl.data import DataSettings, check, load_prompts
 from mmcorl.errors import RunError, UserError
 from mmcorl.llm_client import Reply as ModelReply
-from mmcorl.tools.rephrase import RephraseOptions, RephraseReport, breach, rephrase, work_folder
-from mmcorl.tools.rephrase.prompts import compare_prompt, read_comparison
-from mmcorl.tools.rephrase.rules import split_options
 from openai_server import Behaviour, Call, OpenAIServer, Reply, fail, say
 from paths import ROOT
 

@@ -17,14 +17,14 @@ from PIL import Image
 from scipy.stats import binomtest
 
 from fabricated_runs import write_run
-from mmcorl.analysis.statistics import is_within_noise
+from mmcorl.apps.analysis.statistics import is_within_noise
+from mmcorl.apps.report.compare import comparison, run_labels
+from mmcorl.apps.report.difference import differences, settings_table, settings_that_differ
+from mmcorl.apps.report.links import of_evaluation
+from mmcorl.apps.report.overview import overview_png
+from mmcorl.apps.report.run_page import build_report
 from mmcorl.cli.main import main
 from mmcorl.errors import UserError
-from mmcorl.report.compare import comparison, run_labels
-from mmcorl.report.difference import differences, settings_table, settings_that_differ
-from mmcorl.report.links import of_evaluation
-from mmcorl.report.overview import overview_png
-from mmcorl.report.run_page import build_report
 from mmcorl.run.reader import read_run
 from mmcorl.system.links import SITE
 from runs import TrainedRun

@@ -18,9 +18,10 @@ from mmcorl import config as settings
 from mmcorl.cli.main import main
 from mmcorl.config import Config
 from mmcorl.errors import UserError
-from mmcorl.policy.trained_with import TrainedWith
+from mmcorl.policy.prompt_metadata import TrainedWith
 from mmcorl.rewards import REWARDS
-from mmcorl.run import checkpoints, inputs
+from mmcorl.run import checkpoints
+from mmcorl.run import prepare as inputs
 from mmcorl.run.evaluation import is_best
 from mmcorl.run.reader import read_run
 from mmcorl.run.result import load_run

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from mmcorl.analysis.dynamics import Dynamics
-from mmcorl.analysis.trajectories import RunVotes, check_path, measure_paths, read_votes, training_prompts
 from mmcorl.answers import Equivalence
+from mmcorl.apps.analysis.dynamics import Dynamics
+from mmcorl.apps.analysis.trajectories import RunVotes, check_path, measure_paths, read_votes, training_prompts
 from mmcorl.cli.main import main
 from mmcorl.config import dump, load
 from mmcorl.data.sources import load_prompts

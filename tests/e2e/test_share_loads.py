@@ -14,11 +14,11 @@ from huggingface_hub import ModelCard
 from PIL import Image
 
 from hub_server import serving
-from mmcorl.policy.prompt_styles import STYLES, instruction_of, system_of
-from mmcorl.policy.trained_with import TrainedWith, trained_with
-from mmcorl.share import push as tool
-from mmcorl.share.private import public
-from mmcorl.share.usage import usage
+from mmcorl.apps.share import push as tool
+from mmcorl.apps.share.private import public
+from mmcorl.apps.share.usage import usage
+from mmcorl.policy.prompt_metadata import TrainedWith, trained_with
+from mmcorl.prompts.styles import STYLES, instruction_of, system_of
 from model_adapters.base import VisionSettings
 from model_adapters.coordinates import asked as asked_for
 from model_adapters.registry import adapter_for, families

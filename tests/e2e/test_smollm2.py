@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
+from mmcorl.apps.demos import smollm2, zoo
 from mmcorl.config import load
 from mmcorl.errors import UserError
 from mmcorl.policy.prompt_encoder import PromptEncoder
-from mmcorl.tools import smollm2, zoo
 from mmcorl.trainer.worker import Worker
 from model_adapters.base import VisionSettings
 from model_adapters.errors import AdapterError

@@ -20,7 +20,7 @@ import pytest
 
 import chromium
 from chromium import Page
-from mmcorl.view.server import Server
+from mmcorl.apps.view.server import Server
 from runs import command
 from view_runs import append, step, write_run
 

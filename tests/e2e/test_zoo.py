@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
+from mmcorl.apps.demos import zoo
+from mmcorl.apps.demos.habits import Habits, wrong_cells
 from mmcorl.data import synthetic
 from mmcorl.errors import UserError
-from mmcorl.tools import zoo
-from mmcorl.tools.habits import Habits, wrong_cells
 
 SHORT = zoo.Recipe(rows=32, batch=8, clean_steps=4, more_steps=2, most_steps=4, enough=0.0, habit_steps=2, checks=8)
 

@@ -12,13 +12,13 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from mmcorl.fake_gpu import library
+from gpu_check.fake_gpu import library
 
 library.load()
 
 import torch  # noqa: E402
 
-from mmcorl.fake_gpu.device import FakeGpu  # noqa: E402
+from gpu_check.fake_gpu.device import FakeGpu  # noqa: E402
 
 CUDA = torch.device("cuda")
 
@@ -128,10 +128,10 @@ def by_hand() -> dict[str, Any]:
 
 def generation() -> dict[str, Any]:
     """The transformers engine at full width: casts of a weight and waits in 20 tokens of 2 prompts."""
+    from mmcorl.apps.doctor import models
     from mmcorl.config.schema import TrainingSettings
     from mmcorl.engines.base import Sampling
     from mmcorl.engines.transformers import TransformersEngine
-    from mmcorl.fake_gpu import models
     from mmcorl.policy.policy import Policy
     from model_adapters.base import DEFAULT_VISION
     from model_adapters.loading import random_weights
@@ -161,9 +161,10 @@ def generation() -> dict[str, Any]:
 
 def update(config: str, agent: str, layers: str, tower: str, *overrides: str) -> dict[str, Any]:
     """The record of an agent's update, with fewer layers unless that is 0."""
+    from gpu_check.fake_gpu import report
+    from gpu_check.fake_gpu.update import alone, run
     from mmcorl import config as settings
-    from mmcorl.fake_gpu import models, report
-    from mmcorl.fake_gpu.update import alone, run
+    from mmcorl.apps.doctor import models
     from mmcorl.launch.process_setup import prepare_process
 
     loaded = settings.load(config, overrides)

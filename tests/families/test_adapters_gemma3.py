@@ -12,8 +12,8 @@ import torch
 
 from adapter_passes import completions, encode_all, load, logprobs_of, plain_logits, rows, training_logprobs
 from model_adapters.base import AdapterError
-from model_adapters.contract import check_adapter
 from model_adapters.gemma3 import Gemma3Adapter
+from model_adapters.testing.contract import check_adapter
 from model_adapters.testing.tiny import build_tiny
 
 WINDOW = 20  # one image is 16 tokens, so blocks fit in the window as they do in the published models

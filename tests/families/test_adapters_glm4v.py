@@ -14,8 +14,8 @@ import patches
 from adapter_passes import SETTINGS, noise
 from mmcorl.answers.extract import extract
 from model_adapters.base import AdapterError, VisionSettings
-from model_adapters.contract import check_adapter
 from model_adapters.glm4v import Glm4vAdapter
+from model_adapters.testing.contract import check_adapter
 from model_adapters.testing.recipes.glm4v import build_46v
 from model_adapters.testing.recipes.parts import Sizes, Words
 from model_adapters.testing.tiny import ANSWER_TOKENS, CORPUS, absent

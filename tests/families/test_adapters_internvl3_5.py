@@ -10,8 +10,8 @@ import torch
 
 from adapter_passes import Loaded, completions, load, logprobs_of, noise, training_logprobs
 from model_adapters.base import VisionSettings
-from model_adapters.contract import check_adapter
 from model_adapters.internvl3_5 import InternVL35Adapter
+from model_adapters.testing.contract import check_adapter
 from model_adapters.testing.tiny import build_tiny
 
 

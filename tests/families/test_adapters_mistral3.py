@@ -12,8 +12,8 @@ import torch
 from adapter_passes import SETTINGS, Loaded, encode_all, noise
 from mmcorl.policy.policy import Policy, Rows
 from model_adapters.base import VisionSettings
-from model_adapters.contract import check_adapter
 from model_adapters.mistral3 import Mistral3Adapter
+from model_adapters.testing.contract import check_adapter
 from model_adapters.testing.tiny import build_tiny
 
 ADAPTER = Mistral3Adapter()

@@ -12,8 +12,8 @@ from safetensors.torch import load_file
 
 from adapter_passes import SETTINGS, load, noise
 from model_adapters.base import AdapterError
-from model_adapters.contract import check_adapter
 from model_adapters.registry import adapter_for
+from model_adapters.testing.contract import check_adapter
 from model_adapters.testing.tiny import absent, build_tiny
 
 WITH_MOLMO2 = pytest.mark.skipif(absent("molmo2") is not None, reason=str(absent("molmo2")))

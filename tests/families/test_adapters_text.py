@@ -14,7 +14,7 @@ import torch
 
 from adapter_passes import load, noise
 from model_adapters.base import AdapterError, VisionSettings
-from model_adapters.contract import check_adapter
+from model_adapters.testing.contract import check_adapter
 from model_adapters.text import TextAdapter
 
 

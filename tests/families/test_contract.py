@@ -17,13 +17,13 @@ from torch import Tensor, nn
 
 from adapter_passes import each_family
 from model_adapters.base import AdapterError, Encoded, ModelAdapter, VisionSettings
-from model_adapters.contract import CHECKS, check_adapter, require_sound, require_sound_tiny
 from model_adapters.gemma3 import Gemma3Adapter
 from model_adapters.internvl3_5 import InternVL35Adapter
 from model_adapters.qwen2_5_vl import Qwen25VLAdapter
 from model_adapters.qwen3_vl import Qwen3VLAdapter
 from model_adapters.registry import spec_of
 from model_adapters.templates import NoImageMarkupError, conversation, require_order
+from model_adapters.testing.contract import CHECKS, check_adapter, require_sound, require_sound_tiny
 from model_adapters.testing.subject import media_ids
 from model_adapters.testing.tiny import VISION_FAMILIES, absent
 from model_adapters.text import TextAdapter

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw
 
-from mmcorl.answers.places import parse_places, read_places
+from mmcorl.answers.regions import parse_places, read_places
 from mmcorl.errors import UserError
 from mmcorl.policy.prompt_encoder import PromptEncoder
 from mmcorl.types import Prompt

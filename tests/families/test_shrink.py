@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from adapter_passes import each_family
+from mmcorl.apps.doctor.adapter_checks import CHECKS as MORE
 from mmcorl.cli.main import main
-from mmcorl.tools.adapter_checks import CHECKS as MORE
 from model_adapters.base import AdapterError, Encoded, VisionSettings
-from model_adapters.contract import CHECKS, TINY, check_adapter, check_tiny, require_sound_tiny
 from model_adapters.internvl3_5 import InternVL35Adapter
 from model_adapters.registry import adapter_for
+from model_adapters.testing.contract import CHECKS, TINY, check_adapter, check_tiny, require_sound_tiny
 from model_adapters.testing.shapes import FULL
 from model_adapters.testing.shrink import shrunk, small_config
 from model_adapters.testing.tiny import FAMILIES, absent, build_tiny

@@ -9,7 +9,7 @@ import pytest
 
 from doubles import labels_of
 from mmcorl.answers import open_relation
-from mmcorl.answers.places import write_places
+from mmcorl.answers.regions import write_places
 from mmcorl.errors import RunError
 from mmcorl.labels.supervision import Supervision
 from mmcorl.run.diagnosis import Watch, diagnose_lines

@@ -14,17 +14,17 @@ import pytest
 from PIL import Image
 
 from eval_suite import compare, grade_file
-from eval_suite.folder import EvalFolder
+from eval_suite.benchmarks.tasks import BENCHMARKS
 from eval_suite.grading import Grader
 from eval_suite.grading.official import METRICS, anls, contains, contains_formula, relaxed
 from eval_suite.grading.vqa import normalised, vqa_accuracy
 from eval_suite.items import Item, Response
 from eval_suite.metrics.aggregate import aggregate, best_of_k, pass_at_k
 from eval_suite.metrics.outcomes import Outcome
-from eval_suite.tasks import BENCHMARKS
+from eval_suite.results.folder import EvalFolder
 from evaluations import write_rows
-from mmcorl.analysis.statistics import mean_interval
 from mmcorl.answers.relations import RELATIONS, open_relation
+from mmcorl.apps.analysis.statistics import mean_interval
 from mmcorl.errors import UserError
 
 SHORT = "\nAnswer the question using a single word or phrase."

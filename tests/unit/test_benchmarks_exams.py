@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from eval_suite.benchmarks.tasks import BENCHMARKS, suites
+from eval_suite.benchmarks.tasks.hallusionbench import scores as hallusion_scores
+from eval_suite.benchmarks.tasks.mmmu import DISCIPLINES
 from eval_suite.grading import Grader, Reference
 from eval_suite.items import Item
-from eval_suite.tables import sub_score_tables
-from eval_suite.tasks import BENCHMARKS, suites
-from eval_suite.tasks.hallusionbench import scores as hallusion_scores
-from eval_suite.tasks.mmmu import DISCIPLINES
+from eval_suite.results.tables import sub_score_tables
 from evaluations import write_rows
 from mmcorl.errors import UserError
 

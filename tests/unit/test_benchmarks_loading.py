@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from eval_suite.benchmark import by_field, cell, schema_hash
+from eval_suite.benchmarks.base import by_field, cell, schema_hash
+from eval_suite.benchmarks.tasks import BENCHMARKS
 from eval_suite.items import Item
-from eval_suite.tasks import BENCHMARKS
 from evaluations import write_rows
 from mmcorl.errors import UserError
 from paths import CASES, FIXTURES

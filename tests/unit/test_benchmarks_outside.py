@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from eval_suite import grade_file, sum_up_again
-from eval_suite.periodic import held_out
-from eval_suite.tasks import BENCHMARKS
+from eval_suite.benchmarks.tasks import BENCHMARKS
+from eval_suite.evaluation.periodic import held_out
 from evaluations import write_rows
 from mmcorl.config import BenchmarkSet
 from mmcorl.errors import UserError
 
 MODULE = """
-from eval_suite.benchmark import Benchmark
+from eval_suite.benchmarks.base import Benchmark
 from eval_suite.items import Item
 
 def read(row):

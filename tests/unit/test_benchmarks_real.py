@@ -7,9 +7,9 @@ import io
 import pytest
 from PIL import Image
 
+from eval_suite.benchmarks.tasks import BENCHMARKS
 from eval_suite.grading import Grader
 from eval_suite.items import Response
-from eval_suite.tasks import BENCHMARKS
 
 SOURCES = {
     "mathvision": ("mathvision", 304),

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from eval_suite.benchmarks.tasks import BENCHMARKS
+from eval_suite.benchmarks.tasks.gpqa import shown_order
+from eval_suite.benchmarks.tasks.mathverse import gold_of
+from eval_suite.benchmarks.tasks.mmlu import GROUPS
+from eval_suite.benchmarks.tasks.scibench import split_power
 from eval_suite.grading import Grader, Reference
 from eval_suite.items import Item
-from eval_suite.tasks import BENCHMARKS
-from eval_suite.tasks.gpqa import shown_order
-from eval_suite.tasks.mathverse import gold_of
-from eval_suite.tasks.mmlu import GROUPS
-from eval_suite.tasks.scibench import split_power
 from mmcorl.errors import UserError
 from paths import CASES, FIXTURES
 

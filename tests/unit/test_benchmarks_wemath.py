@@ -6,9 +6,9 @@ from functools import partial
 
 import pytest
 
+from eval_suite.benchmarks.tasks import BENCHMARKS
+from eval_suite.benchmarks.tasks.wemath import DOMAINS, caveats, four_way, official
 from eval_suite.items import Item
-from eval_suite.tasks import BENCHMARKS
-from eval_suite.tasks.wemath import DOMAINS, caveats, four_way, official
 
 # Sub-answers, composite; what strict and loose make of it.
 TABLE = [

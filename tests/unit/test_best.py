@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from scipy.stats import permutation_test
 
-from mmcorl.analysis.statistics import Spread
-from mmcorl.report.best import MEAN, Runs, SettingDifference, best_table, minus_best
-from mmcorl.report.method_table import method_table
-from mmcorl.report.sweep_page import score_table, uncertain
-from mmcorl.report.table import latex, plain
+from mmcorl.apps.analysis.statistics import Spread
+from mmcorl.apps.report.best import MEAN, Runs, SettingDifference, best_table, minus_best
+from mmcorl.apps.report.table import latex, plain
+from mmcorl.apps.sweep.method_table import method_table
+from mmcorl.apps.sweep.page import score_table, uncertain
+from mmcorl.apps.sweep.sweep import record
 from mmcorl.run.reader import RunFiles, read_run
-from mmcorl.tools.sweep import record
 
 Right = Mapping[str, Sequence[bool]]
 """By agent, whether each prompt was answered right."""

@@ -6,10 +6,10 @@ import json
 
 import pytest
 
+from mmcorl.apps.doctor import cost
 from mmcorl.cli.main import main
 from mmcorl.config import Config
 from mmcorl.errors import UserError
-from mmcorl.tools import cost
 from mmcorl.trainer.activations import Stack
 from mmcorl.trainer.memory import Shape
 from mmcorl.trainer.throughput import known_gpu
@@ -107,7 +107,7 @@ def test_rows_held_out_by_default_are_evaluated_and_not_trained_on():
 
 def test_the_share_of_an_updates_peak_is_what_the_counting_device_finds():
     """`expected.json` has seconds of three full-size updates; tokens and parameters are those of the same page."""
-    with open("mmcorl/tools/prove/expected.json") as file:
+    with open("gpu_check/prove/expected.json") as file:
         expected = json.load(file)
     for name, parameters, tokens in (
         ("qwen2_5_vl 1024", 3.755e9, 9_684),

@@ -12,20 +12,20 @@ import datasets
 import pytest
 from PIL import Image
 
-from eval_suite.imports import AnswerForm
-from eval_suite.own_rows import load_rows, open_rows
+from eval_suite.benchmarks.custom_data import load_rows, open_rows
 from eval_suite.reporter import Reporter
+from eval_suite.responses.imports import AnswerForm
 from mmcorl.answers.relations import open_relation
+from mmcorl.apps.doctor.doctor import known_answer_shown
 from mmcorl.config import Config
 from mmcorl.data import DataError, DataSettings, check, load_prompts
 from mmcorl.data.columns import Places
-from mmcorl.data.places import in_pixels, known_place
+from mmcorl.data.region_columns import in_pixels, known_place
 from mmcorl.data.row_parsing import BadRow, RowError
 from mmcorl.errors import UserError
 from mmcorl.labels.voting import is_right
 from mmcorl.rewards import match, similarity
-from mmcorl.run.inputs import open_sources
-from mmcorl.tools.doctor import known_answer_shown
+from mmcorl.run.prepare import open_sources
 from mmcorl.types import PseudoLabel
 from model_adapters.images import load_image, upright_size
 

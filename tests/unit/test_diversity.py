@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mmcorl.analysis.diversity import (
+from mmcorl.answers import Equivalence
+from mmcorl.apps.analysis.diversity import (
     Cells,
     ModelResponses,
     Pair,
@@ -22,7 +23,6 @@ from mmcorl.analysis.diversity import (
     measure,
     measures,
 )
-from mmcorl.answers import Equivalence
 from mmcorl.errors import UserError
 from paper_pairs import ROWS, draws, spelled
 

@@ -39,7 +39,7 @@ OTHER_PROGRAMS = {
 """Programs that are not ours; their words are not checked."""
 MAKERS = {
     "docs/dynamics.svg": "mmcorl dynamics --run runs/self runs/quickstart",
-    "docs/quickstart.png": "mmcorl.report.overview.overview_png",
+    "docs/quickstart.png": "mmcorl.apps.report.overview.overview_png",
     "docs/methods.png": "mmcorl sweep",
     "docs/real_model/accuracy.svg": "tests/bench/real_model.py",
     "docs/skills/*.png": "tests/bench/skills.py",

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from doubles import Letters
 from mmcorl.algo.advantages import group_advantages
-from mmcorl.analysis.dynamics import (
+from mmcorl.apps.analysis.dynamics import (
     Dynamics,
     basins,
     group_spread,

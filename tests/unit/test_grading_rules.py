@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eval_suite.grading import GRADER, Grader, clean_gold, grade, parse_options
-from eval_suite.grading.alike import Relations, apply_relation
+from eval_suite.grading.grade_by_relation import Relations, apply_relation
 from eval_suite.grading.options import plain_options
 from eval_suite.grading.rules import OUT_OF_TIME, TOO_LONG
 from eval_suite.harnesses import rule_grader

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from mmcorl.apps.sweep import grid, sweep
+from mmcorl.apps.sweep.eta import Pace
 from mmcorl.errors import UserError
-from mmcorl.tools import grid, sweep
-from mmcorl.tools.pace import Pace
 from paths import ROOT
 
 QUICKSTART = ROOT / "configs" / "quickstart.yaml"

@@ -6,10 +6,10 @@ from itertools import combinations, product
 
 import pytest
 
-from mmcorl.analysis.diversity import count_cells
+from mmcorl.apps.analysis.diversity import count_cells
+from mmcorl.apps.demos.habits import Habits, least_kappa, wrong_cells
 from mmcorl.data import synthetic
 from mmcorl.errors import UserError
-from mmcorl.tools.habits import Habits, least_kappa, wrong_cells
 
 
 def test_cells_are_the_skills_by_their_first_number_with_their_shares() -> None:

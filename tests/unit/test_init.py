@@ -18,16 +18,16 @@ from huggingface_hub import constants
 from PIL import Image
 
 from mmcorl import config as settings
+from mmcorl.apps.doctor.cost import Gpu
+from mmcorl.apps.doctor.doctor import memory
+from mmcorl.apps.init import fitting
+from mmcorl.apps.init.template import MODELS, Suggestion, Wanted, agent_names, template, write
 from mmcorl.cli.main import main
 from mmcorl.config import methods
 from mmcorl.config.load import override
-from mmcorl.config.yaml_loader import Loader
 from mmcorl.data.guess import guess
 from mmcorl.errors import UserError
-from mmcorl.tools import fitting
-from mmcorl.tools.cost import Gpu
-from mmcorl.tools.doctor import memory
-from mmcorl.tools.template import MODELS, Suggestion, Wanted, agent_names, template, write
+from mmcorl.system.yaml_loader import Loader
 from mmcorl.trainer.throughput import GPUS
 from model_adapters.testing.shapes import HUB
 from paths import ROOT

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 import torch
 
-from eval_suite.checkpoint import Checkpoint
-from eval_suite.generation import Generation
+from eval_suite.evaluation.checkpoint import Checkpoint
+from eval_suite.evaluation.generation import Generation
 from mmcorl import config as settings
 from mmcorl.errors import UserError
 from mmcorl.launch import launcher, process_setup

@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from adapter_passes import each_family
+from mmcorl.apps.doctor import doctor
+from mmcorl.apps.doctor.models import build
 from mmcorl.config import load as load_config
 from mmcorl.data.sources import load_prompts
-from mmcorl.fake_gpu.models import build
 from mmcorl.policy.prompt_encoder import PromptEncoder
 from mmcorl.run import memory as run_memory
-from mmcorl.tools import doctor
 from mmcorl.trainer import memory
 from mmcorl.trainer.activations import Stack, Work, kept, per_layer
 from mmcorl.trainer.gpu_peak import GpuPeak

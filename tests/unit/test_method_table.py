@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from mmcorl.analysis.statistics import Spread
-from mmcorl.report.charts import Series, line_chart
-from mmcorl.report.method_table import method_table
-from mmcorl.report.sweep_page import score_table, spread
-from mmcorl.report.table import Table, cells, latex, markdown, plain
+from mmcorl.apps.analysis.statistics import Spread
+from mmcorl.apps.report.charts import Series, line_chart
+from mmcorl.apps.report.table import Table, cells, latex, markdown, plain
+from mmcorl.apps.sweep.method_table import method_table
+from mmcorl.apps.sweep.page import score_table, spread
 
 SETS = ("GSM8K", "MATH500", "AMC", "HEval", "GPQA", "MBPP", "LCB")
 # Llama-3.2-3B-Instruct in the paper's Table 1, with its marks: * for bold, _ for underlined.

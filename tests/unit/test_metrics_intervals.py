@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from mmcorl.analysis.statistics import Cluster, clustered_interval, clustered_standard_error, holm, student, wilson
-from mmcorl.analysis.statistics import percentile_interval as bounds
-from mmcorl.analysis.statistics import resampled_ratios as ratios
+from mmcorl.apps.analysis.statistics import Cluster, clustered_interval, clustered_standard_error, holm, student, wilson
+from mmcorl.apps.analysis.statistics import percentile_interval as bounds
+from mmcorl.apps.analysis.statistics import resampled_ratios as ratios
 
 
 def test_wilson_gives_newcombes_published_bounds() -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from eval_suite.items import Item
 from eval_suite.metrics.aggregate import Score
 from eval_suite.metrics.paired import Scored, compare
-from mmcorl.analysis.statistics import Cluster, mcnemar_p, sign_flip_p
+from mmcorl.apps.analysis.statistics import Cluster, mcnemar_p, sign_flip_p
 from mmcorl.errors import UserError
 
 GRADER = {"name": "mmcorl-grader", "version": "1", "mcq_policy": "letter_or_value"}

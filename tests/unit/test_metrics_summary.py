@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from eval_suite.benchmarks.tasks import BENCHMARKS
 from eval_suite.items import Item
 from eval_suite.metrics.outcomes import Outcome
 from eval_suite.metrics.summary import one_judge, summarise
-from eval_suite.tasks import BENCHMARKS
-from mmcorl.analysis.statistics import wilson
+from mmcorl.apps.analysis.statistics import wilson
 from mmcorl.errors import UserError
 
 GRADER = {"name": "mmcorl-grader", "version": "1", "mcq_policy": "letter_or_value"}

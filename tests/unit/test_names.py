@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from mmcorl.system.itself import itself
 from mmcorl.system.names import MARK, NAMES, name_clash
+from mmcorl.system.respawn import itself
 from paths import ROOT
 
 PIP = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--disable-pip-version-check"]

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from mmcorl import config as settings
+from mmcorl.apps.doctor.paper_settings import beside_the_paper, tables
 from mmcorl.cli.main import main
-from mmcorl.tools.paper_settings import beside_the_paper, tables
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 # Where the configs are as the release and not as the paper, on purpose.

@@ -8,8 +8,8 @@ import re
 import numpy as np
 import pytest
 
-from mmcorl.analysis.diversity import ModelResponses
-from mmcorl.analysis.partners import label_free, labelled, strengths
+from mmcorl.apps.analysis.diversity import ModelResponses
+from mmcorl.apps.analysis.partners import label_free, labelled, strengths
 from mmcorl.errors import UserError
 from paper_pairs import spelled
 

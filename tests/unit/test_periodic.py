@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from eval_suite.periodic import held_out
+from eval_suite.evaluation.periodic import held_out
 from evaluations import humaneval, math500
 from mmcorl.cli.main import main
 from mmcorl.config import BenchmarkSet

@@ -10,7 +10,7 @@ import scipy.optimize  # noqa: F401  # imported by the first match otherwise, wi
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mmcorl.answers.places import iou, parse_places, read_answer, read_places, write_places
+from mmcorl.answers.regions import iou, parse_places, read_answer, read_places, write_places
 from mmcorl.answers.relations import RELATIONS
 from mmcorl.errors import UserError
 from model_adapters.coordinates import Coordinates, asked

@@ -14,9 +14,9 @@ from mmcorl.answers import open_relation
 from mmcorl.answers.outputs import is_outputs, outputs_answer
 from mmcorl.config import parse
 from mmcorl.errors import UserError
-from mmcorl.interactions import prompts
 from mmcorl.interactions.base import request, start_conversations
 from mmcorl.labels.supervision import Supervision
+from mmcorl.prompts import discussion as prompts
 from mmcorl.rewards import Reward
 from mmcorl.sandbox.calls import calls_under_test, functions_under_test
 from mmcorl.sandbox.process import Sandbox, open_sandbox

@@ -179,7 +179,7 @@ def test_task_counts_on_a_terminal_and_in_a_log_and_quiet_prints_nothing() -> No
 def test_results_on_stdout_stay_out_of_the_panel() -> None:
     """With stdout in a pipe, what a program prints while the panel is up arrives there, clean; and torch is absent."""
     code = (
-        "import sys, mmcorl.report.run_page\n"
+        "import sys, mmcorl.apps.report.run_page\n"
         "from rich.console import Console\n"
         "from mmcorl.run.progress import Progress\n"
         "with Progress('x', ['qwen'], 2, console=Console(stderr=True, force_terminal=True)):\n"

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from adapter_passes import each_family, noise
-from eval_suite.generation import generation_for
+from eval_suite.evaluation.generation import generation_for
 from eval_suite.options import EvalOptions
 from mmcorl.config import AgentSettings
 from mmcorl.errors import UserError
 from mmcorl.policy.prompt_encoder import PromptEncoder
-from mmcorl.policy.prompt_styles import STYLES
-from mmcorl.policy.trained_with import TrainedWith, trained_with
+from mmcorl.policy.prompt_metadata import TrainedWith, trained_with
+from mmcorl.prompts.styles import STYLES
 from mmcorl.trainer.worker import Worker
 from model_adapters.base import AdapterError
 from worker_parts import CPU, STEPS, prompt, settings

@@ -14,18 +14,18 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from eval_suite.generation import Generation
+from eval_suite.benchmarks.tasks import BENCHMARKS
+from eval_suite.benchmarks.tasks.gsm8k import SHOTS
+from eval_suite.evaluation.generation import Generation
+from eval_suite.evaluation.pipeline import EvalJob
+from eval_suite.evaluation.protocols import forms_of, with_judge_end
 from eval_suite.grading import Grader
 from eval_suite.grading.rules import last_number
 from eval_suite.items import Item, Response
 from eval_suite.options import EvalOptions, GradeOptions
-from eval_suite.pipeline import EvalJob
-from eval_suite.protocols import forms_of, with_judge_end
-from eval_suite.tasks import BENCHMARKS
-from eval_suite.tasks.gsm8k import SHOTS
 from evaluations import trained_copy, write_rows
 from mmcorl.errors import UserError
-from mmcorl.policy.prompt_styles import instruction_of, system_of
+from mmcorl.prompts.styles import instruction_of, system_of
 from paths import FIXTURES
 
 

@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 import torch
 
+from gpu_check.prove import attention, precision, slicing, updates
+from gpu_check.prove.expected import Expected, ask, expected, read
+from gpu_check.prove.numbers import Line, Measured, Number, Proof, Skipped
+from gpu_check.prove.page import markdown
+from gpu_check.prove.plan import Piece, carry_out
+from gpu_check.prove.stage import MINIATURE, Scale, Stage
 from mmcorl.cli.main import main
 from mmcorl.engines.transformers import TransformersEngine
 from mmcorl.policy import shared_prefix
-from mmcorl.tools.prove import attention, precision, slicing, updates
-from mmcorl.tools.prove.expected import Expected, ask, expected, read
-from mmcorl.tools.prove.numbers import Line, Measured, Number, Proof, Skipped
-from mmcorl.tools.prove.page import markdown
-from mmcorl.tools.prove.plan import Piece, carry_out
-from mmcorl.tools.prove.stage import MINIATURE, Scale, Stage
 from model_adapters import varlen
 
 CPU = torch.device("cpu")

@@ -14,8 +14,8 @@ import yaml
 from mmcorl import config
 from mmcorl.cli.main import main
 from mmcorl.config import Config, reference
-from mmcorl.config.yaml_loader import Loader
 from mmcorl.errors import UserError
+from mmcorl.system.yaml_loader import Loader
 from paths import CONFIGS, ROOT
 
 FILES = sorted(CONFIGS.rglob("*.yaml"))

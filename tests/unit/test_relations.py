@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mmcorl.answers.places import iou, most_of_sets, parse_places, write_places
+from mmcorl.answers.regions import iou, most_of_sets, parse_places, write_places
 from mmcorl.answers.relation import LONGEST, SimilarityRelation
 from mmcorl.answers.relations import RELATIONS, open_relation
 from mmcorl.errors import RunError, UserError

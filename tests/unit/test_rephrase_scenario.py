@@ -6,9 +6,9 @@ import re
 
 import pytest
 
+from mmcorl.apps.rephrase import breach
+from mmcorl.apps.rephrase.rules import split_options
 from mmcorl.data import DataSettings, load_prompts
-from mmcorl.tools.rephrase import breach
-from mmcorl.tools.rephrase.rules import split_options
 
 ASYMPTOTES = "How many vertical asymptotes does the graph of $y=\\frac{2}{x^2+x-6}$ have?"
 REACTION = (

@@ -13,16 +13,25 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from eval_suite.benchmarks.tasks import BENCHMARKS, suites
 from eval_suite.items import Item
 from eval_suite.metrics.aggregate import Score
 from eval_suite.metrics.outcomes import Outcome
 from eval_suite.metrics.paired import Scored, compare
 from eval_suite.metrics.summary import summarise
-from eval_suite.tables import DASH, comparison_table, csv_text, mean, p_text, percent, score_tables, sub_score_tables
-from eval_suite.tasks import BENCHMARKS, suites
-from mmcorl.analysis.statistics import Cluster
+from eval_suite.results.tables import (
+    DASH,
+    comparison_table,
+    csv_text,
+    mean,
+    p_text,
+    percent,
+    score_tables,
+    sub_score_tables,
+)
+from mmcorl.apps.analysis.statistics import Cluster
+from mmcorl.apps.report.table import Cell, Table, latex, markdown, terminal
 from mmcorl.errors import UserError
-from mmcorl.report.table import Cell, Table, latex, markdown, terminal
 
 GRADER = {"name": "mmcorl-grader", "version": "1", "mcq_policy": "letter_or_value"}
 JUDGE = {"model": "a-judge", "prompt_version": "1"}

@@ -12,17 +12,17 @@ from unittest.mock import ANY
 
 import pytest
 
+from mmcorl.apps.view import logs
+from mmcorl.apps.view.curves import Curves, differing
+from mmcorl.apps.view.folders import Found, Shelf
+from mmcorl.apps.view.logs import Series, Tail, last_records
+from mmcorl.apps.view.one_prompt import OnePrompt
+from mmcorl.apps.view.prompts import Prompts, Row, Rows
+from mmcorl.apps.view.run_row import glance, is_held, run_files, signature
+from mmcorl.apps.view.texts import MOST_TEXT
 from mmcorl.errors import UserError
 from mmcorl.run.diagnosis import diagnose
 from mmcorl.run.folder import LOCK
-from mmcorl.view import logs
-from mmcorl.view.curves import Curves, differing
-from mmcorl.view.folders import Found, Shelf
-from mmcorl.view.glance import glance, is_held, run_files, signature
-from mmcorl.view.logs import Series, Tail, last_records
-from mmcorl.view.one_prompt import OnePrompt
-from mmcorl.view.prompts import Prompts, Row, Rows
-from mmcorl.view.texts import MOST_TEXT
 from view_runs import CONFIG, HOSTILE, append, step, voted, write_lines, write_run
 
 # -- logs --------------------------------------------------------------------------------------------------------
@@ -102,7 +102,7 @@ def test_the_last_lines_of_a_log_without_the_rest(tmp_path: Path) -> None:
 
 
 def test_a_long_log_is_read_from_its_end_and_then_as_it_grows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mmcorl.view.logs.BLOCK", 16)
+    monkeypatch.setattr("mmcorl.apps.view.logs.BLOCK", 16)
     log = Taken(tmp_path / "log")
     log.path.write_text("".join(f'{{"step": {number}}}\n' for number in range(100)))
     log.tail = Tail(log.path, lambda record, *_: log.steps.append(record["step"]), log.forget, last=5)
@@ -183,8 +183,8 @@ def test_a_long_run_takes_little_memory_and_only_what_is_new_is_read(tmp_path: P
 
 
 def test_rows_are_kept_as_far_as_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mmcorl.view.prompts.MOST_ROWS", 3)
-    monkeypatch.setattr("mmcorl.view.prompts.MOST_KEPT", 20)
+    monkeypatch.setattr("mmcorl.apps.view.prompts.MOST_ROWS", 3)
+    monkeypatch.setattr("mmcorl.apps.view.prompts.MOST_KEPT", 20)
 
     def row(uid: str, more: int = 0) -> Row:
         return Row(uid, "", 1, "", {"a": "x" * more})

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
+from mmcorl.apps.demos.smollm2 import few_shot
+from mmcorl.apps.demos.zoo import ZOO
 from mmcorl.config import Config
 from mmcorl.data import DataSettings
 from mmcorl.data.row_parsing import prompt_uid
 from mmcorl.data.synthetic import PICTURES
-from mmcorl.tools.smollm2 import few_shot
-from mmcorl.tools.zoo import ZOO
 from paths import FIXTURES
 from runs import LOGS, Ended, ForkServer, records
 from walk.rows import asked_by, published

@@ -11,7 +11,7 @@ from typing import Any
 
 from transformers import AutoConfig
 
-import eval_suite.checkpoint as evaluating
+import eval_suite.evaluation.checkpoint as evaluating
 from mmcorl.policy.prompt_encoder import PromptEncoder
 from model_adapters.loading import read_pretrained
 

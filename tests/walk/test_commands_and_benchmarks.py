@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from e2e.test_rephrase import good
-from eval_suite.tasks import BENCHMARKS
+from eval_suite.benchmarks.tasks import BENCHMARKS
 from mmcorl.cli.main import COMMANDS
 from openai_server import OpenAIServer
 from runs import ForkServer

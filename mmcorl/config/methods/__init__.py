@@ -19,10 +19,10 @@ import yaml
 
 from mmcorl.algo.objectives import GRPO, OBJECTIVES
 from mmcorl.config.schema import COUNTING, SAMPLING, EmaSettings, EpisodeSettings, SupervisionSettings
-from mmcorl.config.yaml_loader import MOST_BYTES, Loader, complaint
 from mmcorl.errors import UserError
 from mmcorl.labels.rules import RULES
 from mmcorl.rewards import REWARDS
+from mmcorl.system.yaml_loader import MOST_BYTES, Loader, complaint
 from model_adapters.user_files import read_regular
 
 FOLDER = Path(__file__).parent

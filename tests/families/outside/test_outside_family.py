@@ -13,8 +13,8 @@ import pytest
 import patches
 from mmcorl.training import train
 from model_adapters.base import AdapterError
-from model_adapters.contract import CHECKS, check_adapter
 from model_adapters.registry import adapter_for, families
+from model_adapters.testing.contract import CHECKS, check_adapter
 from model_adapters.testing.recipes.parts import Words, byte_bpe, fast_class
 from runs import changed, small_config
 

@@ -1,0 +1,1 @@
+"""Comparisons of evaluations: pairs, teams, overlap of errors, equal budgets."""

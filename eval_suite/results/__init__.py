@@ -1,0 +1,1 @@
+"""Folders of evaluations, and tables of them."""

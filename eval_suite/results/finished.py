@@ -1,0 +1,182 @@
+"""Results: what every job returns, finished evaluations on disk, and their tables as files."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from eval_suite.metrics import prompt_protocol as asked
+from eval_suite.metrics.outcomes import Keys, key_of
+from eval_suite.metrics.paired import Scored, scored_benchmarks
+from eval_suite.results.folder import EvalFolder
+from eval_suite.results.tables import csv_text, score_tables, sub_score_tables, title
+from mmcorl.answers.relation import Relation
+from mmcorl.apps.report.table import Table, cells, latex, markdown
+from mmcorl.errors import UserError
+
+_REQUIRED = ("items", "total", "wilson", "judge_pending", "unasked", "sub_scores", "unclosed", "out_of_time")
+"""Entries of a score without which a summary is one of another version."""
+
+
+class Result(ABC):
+    """What a job returns: numbers for programs, tables for people, files for later."""
+
+    @abstractmethod
+    def as_dict(self) -> Any:
+        """All numbers, as JSON takes them."""
+
+    @abstractmethod
+    def tables(self) -> list[Table]:
+        """The tables to show, in order."""
+
+    def paragraphs(self) -> list[str]:
+        """Text to show below the tables."""
+        return []
+
+    def csv(self) -> str:
+        """One unrounded row per score.
+
+        Raises:
+            UserError: this result has no such form.
+        """
+        raise UserError(f"a {type(self).__name__} has no CSV form: take another --format, or --json")
+
+    def files(self) -> dict[str, Path]:
+        """Files that were written, by what they hold."""
+        return {}
+
+
+@dataclass(frozen=True)
+class Evaluation(Result):
+    """One evaluation that has been summed up."""
+
+    label: str
+    """Name in tables: the title, or as much of the folder's path as tells it from the others."""
+    folder: EvalFolder
+    summary: dict[str, Any]
+
+    @property
+    def path(self) -> Path:
+        """The folder."""
+        return self.folder.path
+
+    @property
+    def scores(self) -> dict[str, dict[str, Any]]:
+        """Scores by benchmark: `accuracy`, `correct`, `total`, `wilson`, ... as in summary.json."""
+        scores: dict[str, dict[str, Any]] = self.summary["benchmarks"]
+        return scores
+
+    def as_dict(self) -> dict[str, Any]:
+        return self.summary
+
+    def tables(self, *, sub_scores: bool = False) -> list[Table]:
+        """Scores and how they came about; with `sub_scores` also the official ones of every benchmark."""
+        tables = score_tables([(self.label, self.summary)])
+        for name, scores in self.scores.items() if sub_scores else ():
+            tables += sub_score_tables(self.label, name, scores)
+        return tables
+
+    def write(self) -> None:
+        """Write results.md (everything), results.tex (scores) and results.csv (one unrounded row per benchmark)."""
+        how = [cells(*fact) for fact in facts(self.folder)]
+        settings = Table("How they were asked", [("", "left"), ("", "left")], how)
+        scores, origins, *parts = self.tables(sub_scores=True)
+        self.folder.write("results.md", markdown([scores, origins, settings, *parts]))
+        self.folder.write("results.tex", latex([scores, origins]))
+        self.folder.write("results.csv", self.csv())
+
+    def csv(self) -> str:
+        return csv_text([(self.label, self.summary)])
+
+    def files(self) -> dict[str, Path]:
+        names = {"samples": "samples.html", "tables": "results.md", "summary": "summary.json"}
+        return {what: self.path / name for what, name in names.items()}
+
+    def scored(self, relation: Relation) -> dict[str, Scored]:
+        """Its benchmarks as its summary scores them; `relation` decides when two answers are one vote."""
+        return scored_benchmarks(self.label, self.folder, self.folder.outcomes(), self.summary, relation)
+
+
+def is_evaluation(path: Path) -> bool:
+    """Whether a folder was written by `mmcorl eval` or `mmcorl grade`."""
+    return (path / "manifest.json").is_file()
+
+
+def unfinished(folder: EvalFolder) -> str | None:
+    """Return what is left to answer in a folder of `mmcorl eval`; None when it is complete.
+
+    Missing responses would be scored as wrong.
+    """
+    samples = {name: how["samples"] for name, how in folder.manifest.get("generation", {}).items()}
+    if not samples:
+        return None
+    unasked = {(row["benchmark"], row["id"]) for row in folder.lines("unasked.jsonl")}
+    items = {(row["benchmark"], row["id"]) for row in folder.lines("items.jsonl")}
+    due = sum(samples[benchmark] for benchmark, _ in items - unasked)
+    answered = len(Keys(map(key_of, folder.stream("responses.jsonl"))))
+    waiting = [name for name in samples if name not in {benchmark for benchmark, _ in items}]
+    if answered >= due and not waiting:
+        return None
+    left = f"{answered} of {due} answered" + "".join(f", {name} not begun" for name in waiting)
+    return f"{str(folder.path)!r} is unfinished ({left}): give the `mmcorl eval` command again to finish it"
+
+
+def require_finished(folder: EvalFolder) -> None:
+    """Refuse a folder that `unfinished` says something about."""
+    if left := unfinished(folder):
+        raise UserError(left)
+
+
+def open_evaluations(paths: Sequence[Path]) -> list[Evaluation]:
+    """Open the evaluations in folders, in order.
+
+    Raises:
+        UserError: a folder without an evaluation, one that is unfinished or not summed up, or one given twice.
+    """
+    evaluations = []
+    for label, path in zip(labels_of(paths), paths, strict=True):
+        folder = EvalFolder(path)
+        require_finished(folder)
+        summary = folder.document("summary.json")
+        if summary is None:
+            raise UserError(f"{str(path)!r} holds no summary.json: finish it, or grade it with `mmcorl grade {path}`")
+        folder.import_benchmarks()
+        scores = summary.get("benchmarks", {}).values()
+        if any(entry not in score for score in scores for entry in _REQUIRED):
+            raise UserError(f"{str(path)!r} was summed up by another version: do it again with `mmcorl grade {path}`")
+        evaluations.append(Evaluation(label, folder, summary))
+    return evaluations
+
+
+def labels_of(paths: Sequence[Path]) -> list[str]:
+    """Return the last part of each path, or as many last parts as tell them apart; refuses a path given twice."""
+    if not paths:
+        raise UserError("no evaluation is given: name the folder of at least one")
+    places = [path.resolve() for path in paths]
+    twice = next((path for path, place in zip(paths, places, strict=True) if places.count(place) > 1), None)
+    if twice is not None:
+        raise UserError(f"{str(twice)!r} is given twice: name every evaluation once")
+    for parts in range(1, max(len(place.parts) for place in places)):
+        labels = ["/".join(place.parts[-parts:]) for place in places]
+        if len(set(labels)) == len(labels):
+            return labels
+    return list(map(str, places))
+
+
+def facts(folder: EvalFolder) -> list[tuple[str, str]]:
+    """What produced the responses and their verdicts, as far as the folder records it."""
+    manifest, grader, judge = folder.manifest, folder.document("rule.json") or {}, folder.document("judge.json")
+    rows: list[tuple[str, str]] = [(name, str(manifest[name])) for name in ("model", "responses") if name in manifest]
+    if protocol := asked.protocol_of(manifest):
+        rows.append(("protocol", protocol))
+    for name, how in manifest.get("generation", {}).items():
+        revision = manifest.get("benchmarks", {}).get(name, {}).get("revision")
+        copy = "a local copy" if revision is None else f"hub revision {revision}"
+        rows.append((title(name), f"{asked.sentence(how)}, {how['dtype']}; rows from {copy}"))
+    rows.append(("grader", f"{grader.get('name')} {grader.get('version')}, multiple choice {grader.get('mcq_policy')}"))
+    rows.append(("judge", "none" if judge is None else f"{judge['model']}, prompt {judge['prompt_version']}"))
+    versions = ", ".join(f"{name} {version}" for name, version in manifest.get("versions", {}).items())
+    return [*rows, ("versions", versions)] if versions else rows

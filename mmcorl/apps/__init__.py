@@ -1,0 +1,1 @@
+"""Applications on top of the core: pages, analyses, sweeps, machine checks, sharing."""

@@ -1,0 +1,1 @@
+"""Small models with planted weaknesses, for demonstrations without downloads."""

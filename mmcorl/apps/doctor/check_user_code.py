@@ -1,0 +1,97 @@
+"""Call a user's own functions once before a run does, on made-up answers to rows of its data: `mmcorl doctor CONFIG`.
+
+A run does not: a function may count its calls or write a log, and its first batch is its first call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+
+import torch
+
+from mmcorl.algo.loss import call_surrogate
+from mmcorl.algo.objectives import OBJECTIVES
+from mmcorl.answers.regions import Form
+from mmcorl.answers.relations import RELATIONS, open_relation
+from mmcorl.config import Config
+from mmcorl.prompts.styles import STYLES
+from mmcorl.registry import shown
+from mmcorl.rewards import MEASURED
+from mmcorl.training import reward_of, supervision_of
+from mmcorl.types import Completion, Group, Prompt, twins
+
+ANSWERS: dict[Form | None, tuple[str, str]] = {
+    None: ("1", "2"),
+    "point": ("[100, 200]", "[600, 700]"),
+    "points": ("[[100, 200]]", "[[600, 700]]"),
+    "box": ("[100, 200, 300, 400]", "[500, 600, 700, 800]"),
+    "boxes": ("[[100, 200, 300, 400]]", "[[500, 600, 700, 800]]"),
+}
+"""Two answers that differ, by the form of the run's relation."""
+WRITTEN = {"answer_tags": "<think>Let me see.</think><answer>{}</answer>", "boxed": "\\boxed{{{}}}", "plain": "{}"}
+"""A response by the form that is asked for."""
+
+
+def called_once(config: Config, rows: Sequence[Prompt]) -> Iterator[str]:
+    """Call the user's relation, rule, reward and objective on made-up answers to `rows`; yield what was called.
+
+    The last row gets none, as a real one may. Raises UserError or RunError, in one sentence, for what raises or
+    returns what a run would refuse.
+    """
+    named = {
+        "answers.relation": config.answers.relation,
+        "supervision.kind": config.supervision.kind,
+        "reward.kind": config.reward.kind,
+    }
+    if config.episode is not None:  # whose rewards come out of the conversation
+        del named["reward.kind"]
+    own = [f"{key} {shown(name)}" for key, name in named.items() if ":" in name]
+    if own and rows:
+        _step(config, rows)
+        yield from own
+    if config.objective.kind and ":" in config.objective.kind:
+        logp = torch.full((4,), -1.0, requires_grad=True)
+        given = {"logp": logp, "old_logp": logp.detach(), "ratio": torch.exp(logp - logp.detach())}
+        given |= {"advantages": torch.tensor([1.0, 1.0, -1.0, -1.0])}
+        clips = {"clip_low": config.objective.clip_low, "clip_high": config.objective.clip_high}
+        if (surrogate := OBJECTIVES.find(config.objective.kind).function) is not None:  # else a row of settings alone
+            call_surrogate(surrogate, given | clips)
+        yield f"objective.kind {shown(config.objective.kind)}"
+
+
+def _step(config: Config, rows: Sequence[Prompt]) -> None:
+    """Vote, label and reward as one step does, on each agent's made-up answers."""
+    pair = config.supervision.pair
+    batch = [twin for row in rows for twin in twins(row, pair)] if pair else list(rows)
+    agents = range(len(config.agents))
+    groups = [[_group(config, prompt, agent, prompt is batch[-1]) for prompt in batch] for agent in agents]
+    rollouts: list[Future[list[Group]]] = [Future() for _ in agents]
+    for rollout, own in zip(rollouts, groups, strict=True):
+        rollout.set_result(own)
+    answers = config.answers
+    with open_relation(answers.relation, answers.vote_by, answers.threshold) as relation:
+        labels = supervision_of(config, relation).labels(rollouts, batch, 1)
+        reward = reward_of(config, relation)
+        for agent in labels.ready():
+            label = labels[agent]
+            if config.episode is None:
+                reward(groups[agent], label, batch)
+
+
+def _group(config: Config, prompt: Prompt, agent: int, silent: bool) -> Group:
+    """K completions: two answers in turn, and one without; none has an answer with `silent`."""
+    first, second = ANSWERS[None if prompt.in_text else RELATIONS.find(config.answers.relation).form]
+    form = WRITTEN[STYLES[config.prompt.style].form]
+    turns = [(first, second, None)[(place + agent) % 3] for place in range(config.batch.completions)]
+    measured = dict.fromkeys(MEASURED, 1.0)
+    with_answer = Completion(form, None, 8, "stop", measured)
+    without = Completion("I do not know", None, 9, "length", measured)
+    return Group(
+        prompt.uid,
+        tuple(
+            without if silent or one is None else replace(with_answer, text=form.format(one), answer=one)
+            for one in turns
+        ),
+    )

@@ -1,0 +1,1 @@
+"""New configs for a user's own models and data."""

@@ -1,0 +1,110 @@
+"""One picture of a run and of runs compared with it, for a README."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mmcorl.apps.report.charts import Series, legend_keys
+from mmcorl.apps.report.compare import run_labels
+from mmcorl.apps.report.curves import accuracy_series, agent_colours, agreement_series
+from mmcorl.errors import UserError
+from mmcorl.run.reader import RunFiles, read_run
+
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#B84A92", "#3A9BD9", "#C98A00", "#6A4FB3", "#6E6E6E")
+"""Okabe and Ito's colours, the pale ones darkened for a white page; the same order as in theme.css."""
+INK, GREY = "#22252b", "#8a8f98"
+DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1.2, 1.8)), (0, (6, 2, 1.2, 2)))
+
+
+def overview_png(run_dir: Path, others: Sequence[Path], path: Path) -> Path:
+    """Draw accuracy and agreement on the first validation set, this run solid and the others dashed.
+
+    Where nothing has a known answer the reward takes the place of accuracy, and where no set is evaluated training
+    prompts take its place. Raises UserError: a folder is not a readable run folder, or no step of the run is done.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+
+    runs = [read_run(folder) for folder in [run_dir, *others]]
+    if not runs[0].metrics and not runs[0].sets:
+        raise UserError(f"{run_dir} has no curve to draw yet; let the run do its first step.")
+    kinds = [run.supervision_label for run in runs]
+    labels = [
+        kind if kinds.count(kind) == 1 else f"{label} ({kind})"
+        for kind, label in zip(kinds, run_labels(runs), strict=True)
+    ]
+    colours = agent_colours(runs)
+    panels = [panel for panel in _panels(runs, labels, colours) if any(line.points for line in panel[1])]
+    figure = Figure(figsize=(5 * len(panels), 4.1), dpi=160, facecolor="white", layout="constrained")
+    FigureCanvasAgg(figure)
+    drawn = figure.subplots(1, len(panels), sharex=True, squeeze=False)[0]
+    for axes, (title, lines) in zip(drawn, panels, strict=True):
+        by_agent = lines is panels[0][1]
+        for line in lines:
+            axes.plot(
+                [step for step, _ in line.points],
+                [value for _, value in line.points],
+                color=PALETTE[line.colour % len(PALETTE)] if by_agent else INK if line.strong else GREY,
+                linestyle=DASHES[line.dash % len(DASHES)],
+                linewidth=2.4 if line.strong else 1.7,
+                marker="o",
+                markersize=4 if line.strong and by_agent and len(line.points) <= 40 else 0,
+            )
+        axes.set_title(title, loc="left", fontweight="bold", color=INK, parse_math=False)
+        axes.set_ylim(-0.02, 1.03)
+        axes.set_xlabel("training step", color=GREY)
+        axes.tick_params(colors=GREY, length=0)
+        axes.grid(axis="y", color="#e4e6ea", linewidth=0.8)
+        axes.set_axisbelow(True)
+        axes.spines[["top", "right", "left"]].set_visible(False)
+        axes.spines["bottom"].set_color("#c9ccd2")
+    keys = legend_keys(panels[0][1])
+    marks = [
+        Line2D(
+            [],
+            [],
+            color=INK if key.colour is None else PALETTE[key.colour % len(PALETTE)],
+            linestyle="-" if key.block else DASHES[key.dash % len(DASHES)],
+            linewidth=5 if key.block else 1.9,
+            solid_capstyle="butt",
+        )
+        for key in keys
+    ]
+    columns = min(max(1, len(keys)), 5)
+    legend = figure.legend(
+        marks, [""] * len(keys), loc="outside lower center", ncols=columns, frameon=False, labelcolor=INK
+    )
+    for text, key in zip(legend.get_texts(), keys, strict=True):
+        text.set_parse_math(False)
+        text.set_text(key.name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path)
+    return path
+
+
+def _panels(
+    runs: Sequence[RunFiles], labels: Sequence[str], colours: Mapping[str, int]
+) -> list[tuple[str, Sequence[Series]]]:
+    """Title and lines of the two pictures, the first with one colour per agent."""
+    sets, several = runs[0].sets[:1], list(enumerate(zip(runs, labels, strict=True)))
+    accuracy = [line for name in sets for line in accuracy_series(name, runs, labels, colours)]
+    if any(line.points for line in accuracy):
+        first = f"Accuracy on {sets[0]}", accuracy
+    else:
+        first = (
+            "Reward on training prompts",
+            [
+                Series(agent, run.agent_series(agent, "reward_mean"), colours[agent], n, label, strong=n == 0)
+                for n, (run, label) in several
+                for agent in run.agents
+            ],
+        )
+    agreement = [line for name in sets for line in agreement_series(name, runs, labels, colours) if line.run]
+    if not agreement:
+        agreement = [
+            Series("agreement", run.cohort_series(), 0, n, label, strong=n == 0) for n, (run, label) in several
+        ]
+    return [first, ("Agreement between the agents", agreement)]

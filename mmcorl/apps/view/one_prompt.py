@@ -1,0 +1,153 @@
+"""One prompt of a run: every agent's votes over time, and its responses side by side."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+from mmcorl.apps.report.overlay import in_words, shapes
+from mmcorl.apps.report.page import clean
+from mmcorl.apps.view.logs import MOST_LINE, agents_of, lines_about, parsed
+from mmcorl.apps.view.prompts import Prompts, choices_of, list_of, text_of
+from mmcorl.apps.view.texts import cut, short, short_of
+from mmcorl.run.reader import Record, number
+
+MOST_LINES = 500
+"""Lines of one log about one prompt that are shown, of MOST_LINE bytes together."""
+MOST_PARTS = 100
+"""Samples, turns, options or pictures of one line."""
+MOST_PLACES = 1 << 17
+"""Characters of answers that are read as places."""
+MOST_BARS = 12
+
+
+class OnePrompt:
+    """Everything that the logs of a run say about one prompt."""
+
+    def __init__(self, prompts: Prompts, uid: str):
+        self.prompts, self.uid = prompts, uid
+        self.asked = prompts.known.get(uid, {})
+        """Its text and pictures, where a log has them."""
+        self.gold: str | None = None
+
+    def content(self, step: int | None = None) -> dict[str, Any]:
+        """Return votes at every step, and the texts of the probes at one (the last there is up to `step`)."""
+        asked, lines = self.asked, self._about("probes.jsonl")
+        probes = {one["step"]: one for one in lines if isinstance(one.get("step"), int)}
+        steps = sorted(probes)
+        at = max((one for one in steps if step is not None and one <= step), default=steps[-1] if steps else None)
+        votes, evaluated = self._about("votes.jsonl"), self._about("responses.jsonl")
+        named = [asked, *votes, *evaluated]
+        self.gold = next((text_of(one["gold"]) for one in reversed(named) if one.get("gold") is not None), None)
+        shown = probes[at] if at is not None else {}
+        pictures = [self.prompts.found.address(str(name)) for name in list_of(asked.get("images"))[:MOST_PARTS]]
+        return {
+            "uid": clean(self.uid),
+            "row": short(str(next((one[key] for one in named for key in ("row", "id") if key in one), self.uid))),
+            "gold": short_of(self.gold),
+            "said": self._said(),
+            "choices": [cut(one)["text"] for one in (choices_of(asked) or ())[:MOST_PARTS]],
+            "tag": short_of(text_of(asked.get("tag"))),
+            "pictures": [one for one in pictures if one is not None],
+            "places": self._places(shown or (votes[-1] if votes else {})),
+            "steps": steps,
+            "at": at,
+            "probes": [self._votes(probes[one]) for one in steps],
+            "samples": {short(name): self._samples(agent) for name, agent in agents_of(shown)},
+            "training": [self._votes(line) for line in votes],
+            "gallery": [
+                {
+                    "step": line.get("step"),
+                    "agents": {short(name): cut(agent.get("sample")) for name, agent in agents_of(line)},
+                }
+                for line in self._about("gallery.jsonl")
+            ],
+            "evaluations": [self._evaluated(line) for line in evaluated],
+        }
+
+    def _samples(self, agent: Record) -> list[dict[str, Any]]:
+        """Return the completions of an agent at one step of the probes."""
+        columns = [list_of(agent.get(key))[:MOST_PARTS] for key in ("samples", "answers", "finish")]
+        return [
+            {
+                "text": cut(text),
+                "answer": short_of(text_of(answer)),
+                "right": self._right(text_of(answer)),
+                "finish": short(str(finish)),
+            }
+            for text, answer, finish in zip(*columns, strict=False)
+        ]
+
+    def _evaluated(self, line: Record) -> dict[str, Any]:
+        """Return an agent's greedy response in one evaluation."""
+        answer = text_of(line.get("answer"))
+        return {
+            "step": line.get("step"),
+            "set": short(str(line.get("set"))),
+            "agent": short(str(line.get("agent"))),
+            "answer": short_of(answer),
+            "right": line["right"] if isinstance(line.get("right"), bool) else self._right(answer),
+            "text": cut(line.get("response")),
+            "finish": short(str(line.get("finish_reason"))),
+        }
+
+    def _right(self, answer: str | None) -> bool | None:
+        if self.gold is None or answer is None:
+            return None
+        return bool(self.prompts.same(answer, self.gold, choices_of(self.asked)))
+
+    def _votes(self, line: Record) -> dict[str, Any]:
+        """Return one line of votes or probes: by agent its counts, tie, label and completions without an answer."""
+        agents: dict[str, Any] = {}
+        for name, agent in agents_of(line):
+            votes = [vote for vote in list_of(agent.get("votes")) if isinstance(vote, list) and len(vote) == 2]
+            answers, label = list_of(agent.get("ballots")) or list_of(agent.get("answers")), text_of(agent.get("label"))
+            agents[short(name)] = {
+                "votes": [
+                    {
+                        "answer": short_of(str(answer)),
+                        "count": int(number(count) or 0),
+                        "right": self._right(str(answer)),
+                    }
+                    for answer, count in votes[:MOST_BARS]
+                ],
+                "rarer": sum(int(number(count) or 0) for _, count in votes[MOST_BARS:]),
+                "none": sum(answer is None for answer in answers),
+                "total": len(answers),
+                "tie": bool(agent.get("tie")),
+                "label": short_of(label),
+                "label_right": self._right(label),
+                "teacher": short_of(text_of(agent.get("teacher"))),
+            }
+        return {"step": line.get("step"), "agents": agents}
+
+    def _said(self) -> list[dict[str, Any]]:
+        """Return who says what: system message, earlier turns, question."""
+        asked = self.asked
+        said = [("System", asked["system"])] if asked.get("system") else []
+        for turn in list_of(asked.get("turns"))[:MOST_PARTS]:
+            said += zip(("User", "Assistant"), list_of(turn), strict=False)
+        if asked.get("text") is not None:
+            said.append(("User", asked["text"]))
+        return [{"role": role, "text": cut(text)} for role, text in said]
+
+    def _places(self, line: Record) -> dict[str, Any] | None:
+        """Return answers that are places as shapes over the first picture, in percent of its sides."""
+        run = self.prompts.run
+        if run.relation is None or run.relation.form is None:
+            return None
+        agents = dict(agents_of(line))
+        given = [agent.get(key) for agent in agents.values() for key in ("votes", "answers", "label")]
+        if sum(len(str(one)) for one in given) > MOST_PLACES:
+            return None
+        drawn = shapes(self.gold, agents, {name: place for place, name in enumerate(run.agents)})
+        return {
+            "shapes": [asdict(one) | {"title": clean(one.title)} for one in drawn],
+            "words": clean(in_words(self.gold, agents, 60)),
+        }
+
+    def _about(self, name: str) -> list[Record]:
+        """Return the last lines of a log that are about the prompt: without an index, which may outgrow memory."""
+        found = lines_about(self.prompts.found.path / name, json.dumps(self.uid).encode(), MOST_LINES, MOST_LINE)
+        return [line for one in found if (line := parsed(one)) is not None and str(line.get("uid")) == self.uid]

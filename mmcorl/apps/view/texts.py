@@ -1,0 +1,28 @@
+"""Texts of a run as they are sent: every character can be shown, none is longer than a page has room for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mmcorl.apps.report.page import clean
+
+MOST_SHORT = 300
+"""Characters of a name or an answer."""
+MOST_TEXT = 20_000
+"""Characters of a question or a response."""
+
+
+def short(text: str, most: int = MOST_SHORT) -> str:
+    """Return a name or an answer, cut where it is very long."""
+    return clean(text) if len(text) <= most else f"{clean(text[:most])}…"
+
+
+def short_of(text: str | None) -> str | None:
+    """The same of what may be absent."""
+    return None if text is None else short(text)
+
+
+def cut(text: Any) -> dict[str, Any]:
+    """Return a text of at most MOST_TEXT characters and the number that is left out."""
+    shown = "" if text is None else str(text)
+    return {"text": clean(shown[:MOST_TEXT]), "left_out": max(0, len(shown) - MOST_TEXT)}

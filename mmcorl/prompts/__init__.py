@@ -1,0 +1,1 @@
+"""Instructions and templates around a question."""

@@ -1,0 +1,368 @@
+"""Everything a run needs, checked before any model is loaded: data, prompt encoders, validation sets."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import transformers
+from pydantic import TypeAdapter
+from transformers import AutoConfig
+
+from mmcorl.answers.relations import RELATIONS
+from mmcorl.apps.demos.zoo import parse, resolve, to_make
+from mmcorl.apps.share.private import hub_id
+from mmcorl.apps.share.target import unreachable
+from mmcorl.config import BenchmarkSet, Config
+from mmcorl.data import check_cache
+from mmcorl.data.checks import DataCheck, DataError, check, overlap_warnings
+from mmcorl.data.mixture import Rows, load_mixture
+from mmcorl.data.row_parsing import BadRow
+from mmcorl.data.sources import load_prompts
+from mmcorl.data.tables import NoFileError
+from mmcorl.data.training_prompts import TrainingPrompts, hold_out
+from mmcorl.engines import require_heads
+from mmcorl.errors import UserError
+from mmcorl.labels.rules import RULES
+from mmcorl.policy.prompt_encoder import PromptEncoder
+from mmcorl.prompts.discussion import room
+from mmcorl.rewards import REWARDS
+from mmcorl.run.evaluation import HeldOut
+from mmcorl.run.probes import LOOKED_AT, TRAIN, named_probes, probe_prompts
+from mmcorl.run.progress import task, waiting
+from mmcorl.sandbox.process import open_sandbox
+from mmcorl.system.version import __version__
+from mmcorl.types import Prompt, twins
+from model_adapters.base import require_options
+from model_adapters.errors import AdapterError
+from model_adapters.images import ImageError, load_image
+from model_adapters.loading import read_pretrained
+
+NAMED = 5
+"""Rows that cannot be used, of those that are named at once."""
+HELD_OUT = "held_out"
+"""Name of the validation set of rows that are held out because none is configured."""
+
+Suite = Callable[[BenchmarkSet], HeldOut]
+"""Loads a benchmark as a validation set; `eval_suite.evaluation.periodic.held_out` is one."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    encoders: Sequence[PromptEncoder]
+    """One per agent."""
+    prompts: TrainingPrompts
+    validation: Sequence[HeldOut]
+    steps: int
+    """Of the whole run."""
+    longest: Mapping[str, int]
+    """Longest training prompt in tokens by agent."""
+    data_check: Mapping[str, Any]
+    """The record for data_check.json."""
+    probes: Sequence[tuple[str, Prompt]]
+    """Probe prompts, each with the name of its set."""
+
+
+def check_inputs(config: Config, earlier: Mapping[str, Any], suite: Suite | None, quiet: bool) -> Inputs:
+    """Open every data set, check every row, and return the usable ones.
+
+    By `earlier`, the record of the run's first check, a resumed run need not look at every image again.
+
+    Raises UserError: data, a model or a benchmark cannot be used, or the data are not those the run began with.
+    """
+    if config.answers.run_code:
+        open_sandbox(run_code=True)
+    with waiting("opening the data", quiet=quiet), _moved_data_named(config, resumes=bool(earlier)):
+        sources = open_sources(config)
+    encoders = open_encoders(config, quiet)
+    require_image_readers(sources, encoders)
+    checks: dict[str, DataCheck] = {}
+    record: dict[str, Any] = {}
+    for name, source in sources.items():
+        checks[name], record[name] = check_rows(config, name, source, encoders, earlier.get(name), quiet)
+        if not quiet:
+            print(checks[name].summary(), *checks[name].findings[:NAMED], sep="\n  ", file=sys.stderr)
+    for sentence in overlap_warnings(checks):
+        print(sentence, file=sys.stderr)
+    train = checks["train"]
+    validation = [
+        HeldOut(name, [source[row] for row in checks[name].kept]) for name, source in sources.items() if name != "train"
+    ]
+    validation += _benchmarks(config, encoders, suite)
+    rows: Sequence[int] = train.kept
+    if not validation and config.validation.hold_out:
+        rows, held = hold_out(sources["train"], train.kept, config.validation.hold_out, config.batch.prompts)
+        validation = [HeldOut(HELD_OUT, [sources["train"][row] for row in held])] if held else []
+        if not quiet:
+            print(_about_held_out(len(held), len(train.kept)), file=sys.stderr)
+    steps = config.steps or math.ceil((config.epochs or 1.0) * len(rows) / config.batch.prompts)
+    prompts = TrainingPrompts(sources["train"], rows, config.batch.prompts, config.data_seed, config.supervision.pair)
+    prompts.last = steps
+    if isinstance(asked := config.logging.probes, int):
+        probes = probe_prompts(validation or [HeldOut(TRAIN, prompts.sample(LOOKED_AT))], asked)
+    else:
+        probes = named_probes(asked, validation, sources["train"], rows)
+    return Inputs(encoders, prompts, validation, steps, train.longest, record, probes)
+
+
+def _about_held_out(held: int, rows: int) -> str:
+    if not held:
+        return f"no row is held out of {rows}, which are too few: agreement is seen in training alone"
+    return (
+        f"{held} of {rows} rows are held out for validation, as validation.sets names none (validation.hold_out=0 "
+        "trains on all)"
+    )
+
+
+def open_sources(config: Config) -> dict[str, Rows]:
+    """Open the training data, as `train`, and the validation sets."""
+    relation = RELATIONS.find(config.answers.relation)
+    sets = (config.data.train, *config.data.also, *(part.data for part in config.validation.sets))
+    placed = next((settings for settings in sets if settings.places is not None), None)
+    if relation.form is None and placed is not None:
+        raise UserError(
+            f"answers of {placed.source!r} are places in pictures, but answers.relation is {relation.name!r}: use "
+            f"{', '.join(row.name for row in RELATIONS.values() if row.form)} or a RelationRow of your own with a "
+            "form (docs/extending.md), or leave `places` out"
+        )
+    sources: dict[str, Rows] = {"train": load_mixture(config.data.train, config.data.also, relation.form)}
+    for part in config.validation.sets:
+        try:
+            sources[part.name] = load_prompts(part.data, relation.form)
+        except UserError as error:
+            error.args = (f"validation set {part.name!r}: {error}",)
+            raise
+    return sources
+
+
+@contextmanager
+def _moved_data_named(config: Config, *, resumes: bool) -> Iterator[None]:
+    """Where a run is resumed without its data, say which setting names their new place."""
+    try:
+        yield
+    except UserError as error:
+        missing = error if isinstance(error, NoFileError) else error.__cause__
+        if not resumes or not isinstance(missing, NoFileError):
+            raise
+        sections = {"data.train": config.data.train}
+        sections |= {f"data.also.{number}": part for number, part in enumerate(config.data.also)}
+        sections |= {f"validation.sets.{part.name}.data": part.data for part in config.validation.sets}
+        named = {f"{key}.source": part.source for key, part in sections.items()}
+        named |= {
+            f"{key}.views.{name}.source": view.source
+            for key, part in sections.items()
+            for name, view in part.views.items()
+            if view.source
+        }
+        key = next((key for key, source in named.items() if source == missing.source), "data.train.source")
+        pictures = "" if ".views." in key else f" (and {key.removesuffix('source')}image_root=FOLDER for its pictures)"
+        raise UserError(
+            f"{error}; a resumed run takes the same data from another place, {key}=PATH{pictures}, see docs/moving.md"
+        ) from error
+
+
+def open_encoders(config: Config, quiet: bool) -> list[PromptEncoder]:
+    """Return one prompt encoder per agent; what the zoo has to build comes last, so that a wrong path fails at once."""
+    encoders = {}
+    with waiting("loading transformers", quiet=quiet):
+        made = to_make([agent.model for agent in config.agents])
+    for agent in sorted(config.agents, key=lambda agent: parse(agent.model) is not None):
+        place = f"{made.index(agent.model) + 1} of {len(made)}" if agent.model in made else ""
+        path = resolve(agent.model, quiet=quiet, place=place)
+        if hub_id(agent.model):
+            unreachable()  # If so, its client does not try each file for half a minute.
+        try:
+            with waiting(f"loading the processor of {agent.name}", quiet=quiet):
+                encoders[agent.name] = PromptEncoder(config, agent, path)
+        except AdapterError as error:
+            raise UserError(f"agent {agent.name!r}: {error}") from error
+    chosen = [encoders[agent.name] for agent in config.agents]
+    require_options(chosen[0].vision, [encoder.adapter for encoder in chosen])
+    for encoder in chosen if config.engine.tensor_parallel > 1 else ():
+        require_heads(config, encoder.name, read_pretrained(AutoConfig, encoder.path).get_text_config())
+    return chosen
+
+
+def require_image_readers(sources: Mapping[str, Rows], encoders: Sequence[PromptEncoder]) -> None:
+    """Refuse text models on images before every row is refused one by one."""
+    text_only = [encoder.name for encoder in encoders if not encoder.adapter.multimodal]
+    for name, source in sources.items() if text_only else ():
+        # By the first of 8 rows that can be read; where none can, the check refuses them all.
+        for row in range(min(8, len(source))):
+            try:
+                images = source[row].images
+                for image in images:
+                    load_image(image)
+            except (BadRow, ImageError):
+                continue
+            if images:
+                raise UserError(
+                    f"agent {text_only[0]!r} is a text model but the {name} data ({source.name}) have images: "
+                    "give it a vision-language model, or leave data.train.columns.image out"
+                )
+            break
+
+
+def check_rows(
+    config: Config,
+    name: str,
+    source: Rows,
+    encoders: Sequence[PromptEncoder],
+    earlier: Mapping[str, Any] | None,
+    quiet: bool,
+) -> tuple[DataCheck, dict[str, Any]]:
+    """Check every row of a data set, or take over the run's first check; return it with its record.
+
+    Raises UserError: the settings refuse a fault, or the training data lack answers or rows that the run needs.
+    """
+    pair = config.supervision.pair
+    taken = _shown_by_episodes(config) if name == "train" else 0
+    limits = {encoder.name: _limit(encoder, taken) for encoder in encoders}
+    lengths = {encoder.name: (partial(_length, encoder, pair), limits[encoder.name]) for encoder in encoders}
+    key = check_cache.cache_key(
+        source,
+        limits,
+        config.model_dump(mode="json", include=dict.fromkeys(("agents", "prompt", "vision"), True) | {"data": {"also"}})
+        | {"pair": pair, "form": RELATIONS.find(config.answers.relation).form},
+        [__version__, transformers.__version__],
+    )
+    with _readable_record():
+        checked = check_cache.from_record(earlier or {}, source, key)
+        if checked is not None:
+            TypeAdapter(DataCheck).validate_python(vars(checked))
+    if checked is None:
+        with task(f"checking {name} data", len(source), quiet=quiet) as bar:
+            try:
+                checked = check(
+                    source, max_side=config.vision.max_side, lengths=lengths, on_progress=lambda *_: bar.advance()
+                )
+            except DataError as error:
+                if earlier and "missing_image" in error.report.counts:
+                    section = "data.train" if name == "train" else f"validation.sets.{name}.data"
+                    raise DataError(
+                        f"{error}; for a resumed run they may lie in another place: {section}.image_root=FOLDER, see "
+                        "docs/moving.md",
+                        error.report,
+                    ) from error
+                limited = next((encoder for encoder in encoders if encoder.limited_by_engine()), None)
+                if (limited is None and not taken) or "too_long" not in error.report.counts:
+                    raise
+                setting = (
+                    f"engine.max_model_len is {limited.config.engine.max_model_len}: raise it, or leave it out"
+                    if limited
+                    else f"of data.max_prompt_tokens {config.data.max_prompt_tokens}, {taken} are for what an episode "
+                    "shows beside the question: raise it, or lower episode.shown_characters"
+                )
+                raise DataError(f"{error}; {setting}", error.report) from error
+        with _readable_record():
+            differs = earlier is not None and check_cache.differs(earlier, checked, source)
+        if differs:
+            raise UserError(
+                f"the {name} data ({source.name}) are not those this run began with: restore them, or choose "
+                "another --run-dir"
+            )
+    if name == "train":
+        _require_trainable(config, checked, source.name)
+    return checked, check_cache.to_record(checked, source, key)
+
+
+def _shown_by_episodes(config: Config) -> int:
+    """Tokens of a prompt that what agents said before may need."""
+    if config.episode is None:
+        return 0
+    return room(config.episode, len(config.agents), config.sampling.max_new_tokens)[1]
+
+
+def _limit(encoder: PromptEncoder, taken: int) -> int:
+    """Tokens that a row may have, of which a prompt needs `taken` for other things."""
+    if (longest := encoder.longest_prompt()) <= taken:
+        raise UserError(
+            f"agent {encoder.name!r} takes prompts of up to {longest} tokens, but what an episode shows beside a "
+            f"question takes up to {taken}: lower episode.shown_characters, episode.references or "
+            "sampling.max_new_tokens, or use a model with a longer context"
+        )
+    return longest - taken
+
+
+@contextmanager
+def _readable_record() -> Iterator[None]:
+    """Refuse a record of the run's first check that is not what such a check writes."""
+    try:
+        yield
+    except UserError:
+        raise
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise UserError(
+            f"the run's data_check.json is damaged ({type(error).__name__}): restore it, or remove it to have the data "
+            "checked again"
+        ) from error
+
+
+def _length(encoder: PromptEncoder, pair: str | None, prompt: Prompt) -> int:
+    """Tokens of a prompt, or of the longer of two paired wordings."""
+    wordings = twins(prompt, pair) if pair and pair in prompt.views else (prompt,)
+    return max(encoder.length(wording) for wording in wordings)
+
+
+def _require_trainable(config: Config, train: DataCheck, source: str) -> None:
+    """Refuse training data without the answers that are asked for, or with too few rows for a batch."""
+    missing = len(train.kept) - train.answers
+    verifier = config.episode.verifier.kind if config.episode else None
+    rule, reward = config.supervision.kind, config.reward.kind
+    for setting, value, needs_gold, way_out in (
+        ("supervision.kind", rule, RULES.find(rule).needs_gold, "supervision.kind=ring, which needs none"),
+        ("reward.kind", reward, REWARDS.find(reward).needs_gold, "reward.kind=match"),
+        ("episode.verifier.kind", verifier, verifier == "gold", "episode.verifier.kind=majority"),
+    ):
+        if needs_gold and missing:
+            raise UserError(
+                f"{setting} is {value!r} but {missing} of {len(train.kept)} rows of {source} have no answer: name the "
+                "answer column in data.train.columns, leave those rows out with data.train.answers=required "
+                f"data.train.on_bad_row=skip, or use {way_out}"
+            )
+    if len(train.kept) < config.batch.prompts:
+        raise DataError(
+            f"{train.summary()}, too few to fill a batch of {config.batch.prompts} prompts: "
+            "lower batch.prompts or mend the rows",
+            train,
+        )
+
+
+def _benchmarks(config: Config, encoders: Sequence[PromptEncoder], suite: Suite | None) -> list[HeldOut]:
+    """The benchmarks among the validation sets; each of their problems must fit every agent."""
+    if config.validation.benchmarks and suite is None:
+        raise UserError(
+            "validation.benchmarks needs the evaluation suite: start the run with `mmcorl train`, or give `train` "
+            "suite=eval_suite.evaluation.periodic.held_out"
+        )
+    loaded = [suite(benchmark) for benchmark in config.validation.benchmarks] if suite else []
+    form = RELATIONS.find(config.answers.relation).form
+    if form is not None:
+        loaded = [
+            held_out
+            if held_out.form
+            else replace(held_out, prompts=[replace(prompt, in_text=True) for prompt in held_out.prompts])
+            for held_out in loaded
+        ]
+    for held_out in loaded:
+        if held_out.form not in (None, form):
+            raise UserError(
+                f"answers to {held_out.name} are of form {held_out.form!r}, and answers.relation "
+                f"{config.answers.relation!r} reads none: set answers.relation to {held_out.form}, or evaluate "
+                "checkpoints with `mmcorl eval`"
+            )
+        for encoder in encoders:
+            limit = encoder.longest_prompt()
+            for prompt in held_out.prompts:
+                if (length := encoder.length(prompt)) > limit:
+                    raise UserError(
+                        f"problem {prompt.row_id!r} of {held_out.name} has {length} tokens for agent {encoder.name!r}, "
+                        f"limit {limit}: raise data.max_prompt_tokens or engine.max_model_len, or lower "
+                        "sampling.max_new_tokens"
+                    )
+    return loaded

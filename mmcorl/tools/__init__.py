@@ -1,1 +1,0 @@
-"""Commands beside training: doctor, sweep, rephrase and the zoo of tiny checkpoints."""
