@@ -35,7 +35,7 @@ API = {
         "Training",
         "Train a cohort and read what a run wrote. `mmcorl.train`, `mmcorl.Run` and `mmcorl.load_run` are these "
         "objects; `mmcorl.Config` holds the [settings](../cli.md#mmcorl-settings).",
-        ("mmcorl.training.train", "mmcorl.run.result.load_run", "mmcorl.run.result.Run", "mmcorl.config.load.load",
+        ("mmcorl.api.train", "mmcorl.api.load_run", "mmcorl.api.Run", "mmcorl.config.load.load",
          "mmcorl.errors.UserError", "mmcorl.errors.RunError"),
     ),
     "evaluation": (
@@ -134,7 +134,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 def commands() -> str:
     """The reference of all commands, from the parser."""
-    from mmcorl.cli.main import COMMANDS, TASKS, parser_of
+    from mmcorl.cli.parsing import COMMANDS, TASKS, parser_of
 
     text = [INTRODUCTION]
     for task, names in TASKS.items():

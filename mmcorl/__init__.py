@@ -23,17 +23,16 @@ from mmcorl.system.names import name_clash
 from mmcorl.system.version import __version__
 
 if TYPE_CHECKING:
+    from mmcorl.api import Run, load_run, train
     from mmcorl.config import Config
-    from mmcorl.run.result import Run, load_run
-    from mmcorl.training import train
 
 __all__ = ["Config", "Run", "__version__", "load_run", "train"]
 
 _HOMES = {
     "Config": "mmcorl.config",
-    "Run": "mmcorl.run.result",
-    "load_run": "mmcorl.run.result",
-    "train": "mmcorl.training",
+    "Run": "mmcorl.api",
+    "load_run": "mmcorl.api",
+    "train": "mmcorl.api",
 }
 
 

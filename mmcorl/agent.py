@@ -120,16 +120,11 @@ def nothing_known(step: int) -> Sequence[Prompt]:
     return ()
 
 
-class InTurn(Parallel):
-    """The `parallel` of one process: each call is done when `start` returns, and its error is raised there."""
-
-    def start(self, agent: int, call: Callable[[], Result]) -> Future[Result]:
-        future: Future[Result] = Future()
-        future.set_result(call())
-        return future
-
-
-in_turn = InTurn()
+def done(result: Result) -> Future[Result]:
+    """Return a call that has ended with a result."""
+    future: Future[Result] = Future()
+    future.set_result(result)
+    return future
 
 
 def results(calls: Iterable[Future[Result]]) -> list[Result]:

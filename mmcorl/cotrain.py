@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from mmcorl.agent import Agent, Parallel, in_turn, results
+from mmcorl.agent import Agent, Parallel, Result, done, results
 from mmcorl.interactions.base import Episode, Interaction
 from mmcorl.labels.supervision import Labels, Supervision
 from mmcorl.types import Group, Prompt, PseudoLabel
@@ -59,6 +59,16 @@ class Journal(Protocol):
     def evaluate_when_due(self, step: int, agents: Sequence[Agent]) -> None: ...
 
     def checkpoint_when_due(self, step: int, agents: Sequence[Agent]) -> None: ...
+
+
+class InTurn(Parallel):
+    """The calls of one process: each has ended when `start` returns, and its error is raised there."""
+
+    def start(self, agent: int, call: Callable[[], Result]) -> Future[Result]:
+        return done(call())
+
+
+in_turn = InTurn()
 
 
 def cotrain(

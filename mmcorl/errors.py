@@ -14,3 +14,10 @@ class RunError(RuntimeError):
     One sentence: what happened, what is safe, what to do next. The command line prints it and exits with 1.
     Any other exception keeps its stack trace.
     """
+
+
+class RankError(RunError):
+    """A rank died, raised, was suspended or passed a deadline; names agent, rank, machine, event and log.
+
+    Or a server of the Ray cluster died, and with it the cluster.
+    """

@@ -14,10 +14,8 @@ from typing import Any
 
 import torch
 
-from mmcorl import config as settings
 from mmcorl.agent import Cohort, results
 from mmcorl.answers import open_relation
-from mmcorl.apps.share.card import write_pages
 from mmcorl.config import Config
 from mmcorl.cotrain import cotrain
 from mmcorl.engines import ENGINES, require_engine
@@ -33,10 +31,9 @@ from mmcorl.prompts.styles import STYLES
 from mmcorl.rewards import Reward
 from mmcorl.run import memory
 from mmcorl.run.checkpoints import Committed
-from mmcorl.run.prepare import Inputs, Suite, check_inputs
+from mmcorl.run.prepare import Inputs, OpenModels, Suite, as_named, check_inputs
 from mmcorl.run.progress import Progress, waiting
 from mmcorl.run.recorder import Recorder
-from mmcorl.run.result import Run
 from mmcorl.run.run_folder import PROFILE, RunFolder, about_finished
 from mmcorl.run.stopping import resumable_errors, stop_on_signals
 from mmcorl.run.trackers import require_trackers
@@ -51,35 +48,30 @@ SAMPLED_PROMPTS = 8
 
 
 def train(
-    config: Config | Mapping[str, Any] | str | Path,
-    run_dir: str | Path | None = None,
+    config: Config,
+    path: Path,
     *,
-    method: str | None = None,
     quiet: bool = False,
     suite: Suite | None = None,
-    **overrides: Any,
-) -> Run:
-    """Train a cohort, or resume its run; return the finished run.
+    open_models: OpenModels = as_named,
+) -> None:
+    """Train a cohort in a folder, or resume its run there. `mmcorl.train` does so, and writes the report.
 
     Args:
-        config: path of a YAML file, its content as a mapping, or a `Config`.
-        run_dir: folder of the run, by default runs/NAME; the same call on the same folder resumes it.
-        method: name of a method laid over the config, see `mmcorl train --method`.
+        config: the settings of the run.
+        path: its folder.
         quiet: print no progress.
         suite: loads `validation.benchmarks`; `eval_suite.evaluation.periodic.held_out`.
-        overrides: settings by name with `__` for the dot: `steps=10, optimizer__lr=1e-5`.
+        open_models: from the models that the config names to their folders, those that are there first.
 
     Raises:
         UserError: something cannot work; raised before work starts, with the folder left as it was.
         RunError: the run stopped: the disk is full or a worker died. The same call resumes it.
     """
-    config = settings.resolve(config, overrides, method)
-    path = Path(run_dir) if run_dir is not None else Path("runs") / config.name
     if finished := about_finished(config, path):
         if not quiet:
             print(finished, file=sys.stderr)
-        write_pages(path)
-        return Run(path)
+        return
     threads = torch.get_num_threads()
     prepare_process(config)
     require_engine(config)
@@ -90,7 +82,7 @@ def train(
         launcher(config) as launch,
         open_relation(config.answers.relation, config.answers.vote_by, config.answers.threshold) as relation,
     ):
-        inputs = check_inputs(config, folder.data_check(), suite, quiet)
+        inputs = check_inputs(config, folder.data_check(), suite, open_models, quiet)
         if folder.finished(inputs.steps) is None:
             supervision = supervision_of(config, relation)
             gpu = str(launch.device).startswith("cuda")
@@ -99,13 +91,10 @@ def train(
             with waiting(f"loading {', '.join(agent.name for agent in config.agents)}", quiet=quiet):
                 cohort = launch.cohort(inputs.encoders, inputs.steps)
             start = folder.begin(inputs.data_check)
-            with resumable_errors(folder):
+            with resumable_errors(path):
                 cohort.keep_logs(path / "logs")
                 predicted = memory.predicted(config, budgets, cohort)
                 _run(config, folder, start, inputs, cohort, supervision, relation, predicted, quiet)
-        with resumable_errors(folder):
-            write_pages(path)
-    return Run(path)
 
 
 def supervision_of(config: Config, relation: Any) -> Supervision:

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from mmcorl.agent import in_turn
 from mmcorl.answers.relation import Choices, Relation
-from mmcorl.cotrain import StepRecord
+from mmcorl.cotrain import StepRecord, in_turn
 from mmcorl.labels.supervision import Labels, Supervision
 from mmcorl.types import Group, Prompt
 

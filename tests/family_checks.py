@@ -30,15 +30,14 @@ from adapter_passes import (
     scores_and_gradients,
     three_groups,
 )
+from mmcorl.api import Run, train
 from mmcorl.engines.base import Engine
 from mmcorl.engines.transformers import TransformersEngine
 from mmcorl.errors import RunError, UserError
 from mmcorl.policy.policy import Policy, Rows
 from mmcorl.policy.shared_prefix import CannotShare
-from mmcorl.run.result import Run
 from mmcorl.sharding.ranks import ALONE
 from mmcorl.trainer.parity import BOUND
-from mmcorl.training import train
 from mmcorl.types import Prompt
 from model_adapters.testing.contract import check_adapter
 from sharding_worlds import SHARES_OF_TWO, Task, Worlds, done

@@ -20,8 +20,8 @@ from eval_suite.reporter import SILENT, Reporter
 from eval_suite.results.finished import Evaluation, Result, is_evaluation, labels_of, open_evaluations
 from eval_suite.results.tables import check_one_table, comparison_table, csv_text, score_tables, title
 from mmcorl.answers import Equivalence
-from mmcorl.apps.report.table import Table
 from mmcorl.errors import UserError
+from mmcorl.run.table import Table
 
 Folder = str | Path | Evaluation
 Team = tuple[str, Sequence[Folder]]

@@ -30,9 +30,9 @@ from eval_suite.results.tables import (
     title,
 )
 from mmcorl.answers.relation import Relation
-from mmcorl.apps.report.table import Align, Cell, Table
 from mmcorl.errors import UserError
 from mmcorl.run.reader import mapping, read_run
+from mmcorl.run.table import Align, Cell, Table
 
 SAMPLED = ("temperature", "top_p", "max_new_tokens")
 """Settings in which responses of one budget must agree whatever they were asked."""

@@ -29,8 +29,8 @@ from mmcorl.apps.analysis.diversity import (
     wilson,
 )
 from mmcorl.apps.report import diversity_page
-from mmcorl.apps.report.table import Align, Cell, Table, cells, csv, markdown
 from mmcorl.errors import RunError, UserError
+from mmcorl.run.table import Align, Cell, Table, cells, csv, markdown
 
 NOT_APART = (
     "c and kappa mix accuracy and dependence, c = (1 - p_e)(1 - kappa) and c >= |p_A - p_B|: a strong with a weak "

@@ -34,11 +34,11 @@ from eval_suite.results.folder import PARTS, EvalFolder
 from eval_suite.results.tables import check_one_table, csv_text, mean_cell, score_cell, score_tables, title
 from mmcorl.algo.seeds import noise_seed
 from mmcorl.answers import Equivalence
-from mmcorl.apps.report.table import Align, Cell, Table, latex, markdown
 from mmcorl.errors import RunError, UserError
 from mmcorl.labels.voting import TieRule
 from mmcorl.prompts.styles import instruction_of, system_of
 from mmcorl.run.folder import atomic_write, read_json
+from mmcorl.run.table import Align, Cell, Table, latex, markdown
 
 if TYPE_CHECKING:
     from eval_suite.evaluation.checkpoint import Checkpoint

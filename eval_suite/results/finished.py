@@ -14,8 +14,8 @@ from eval_suite.metrics.paired import Scored, scored_benchmarks
 from eval_suite.results.folder import EvalFolder
 from eval_suite.results.tables import csv_text, score_tables, sub_score_tables, title
 from mmcorl.answers.relation import Relation
-from mmcorl.apps.report.table import Table, cells, latex, markdown
 from mmcorl.errors import UserError
+from mmcorl.run.table import Table, cells, latex, markdown
 
 _REQUIRED = ("items", "total", "wilson", "judge_pending", "unasked", "sub_scores", "unclosed", "out_of_time")
 """Entries of a score without which a summary is one of another version."""

@@ -16,8 +16,8 @@ from eval_suite.metrics.paired import Paired, facts_difference
 from eval_suite.metrics.prompt_protocol import ASKED, asked_differences, protocol_of, shown
 from eval_suite.reporter import counted
 from mmcorl.apps.analysis.statistics import wilson
-from mmcorl.apps.report.table import Align, Cell, Table, cells, csv
 from mmcorl.errors import UserError
+from mmcorl.run.table import Align, Cell, Table, cells, csv
 
 Summaries = Sequence[tuple[str, Mapping[str, Any]]]
 """(label, content of summary.json), in the order of the table."""

@@ -2,7 +2,7 @@
 
 import sys
 
-from mmcorl.cli.entry import main
+from mmcorl.cli.main import main
 from mmcorl.system.lifetime import die_with_owner
 
 die_with_owner()

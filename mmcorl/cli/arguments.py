@@ -78,9 +78,9 @@ class Command:
         hints = get_type_hints(self.run, include_extras=True)
         return {name: hint for name, hint in hints.items() if name != "return"}
 
-    def __call__(self, namespace: argparse.Namespace) -> int:
-        """Build the models from parsed arguments and run the command; returns the exit status."""
-        return self.run(**{name: build(model, namespace) for name, model in self.models.items()})
+    def options(self, namespace: argparse.Namespace) -> dict[str, Any]:
+        """Return the models by parameter, from parsed arguments; UserError for a value that one refuses."""
+        return {name: build(model, namespace) for name, model in self.models.items()}
 
 
 COMMANDS: dict[str, Command] = {}

@@ -60,7 +60,7 @@ def show(result: Any, *, as_json: bool = False, form: str | None = None, tables:
     """Print a result of `eval_suite` as JSON, or as tables, paragraphs and files; returns exit status 0."""
     from rich.console import Console
 
-    from mmcorl.apps.report import table
+    from mmcorl.run import table
 
     if as_json:
         print(json.dumps(result.as_dict(), allow_nan=False))
@@ -84,8 +84,8 @@ def show_comparison(runs: Sequence[Path]) -> None:
 
     from mmcorl.apps.report import diagnosis
     from mmcorl.apps.report.compare import run_labels, start_and_end
-    from mmcorl.apps.report.table import terminal
     from mmcorl.run.reader import read_run
+    from mmcorl.run.table import terminal
 
     console = Console()
     read = [read_run(path) for path in runs]

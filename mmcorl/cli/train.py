@@ -72,32 +72,31 @@ def train(run: TrainArguments, progress: Progress, output: Output) -> int:
         return _beside_the_paper(config, as_json=output.as_json)
     run_dir = run.run_dir or Path("runs") / config.name
 
-    from mmcorl.apps.share.card import write_pages
     from mmcorl.run.progress import waiting
-    from mmcorl.run.result import Run
     from mmcorl.run.run_folder import about_finished
 
     if finished := about_finished(config, run_dir):
         if not progress.quiet:
             print(finished, file=sys.stderr)
-        write_pages(run_dir)
     else:
         if not progress.quiet:
             print(_about(config, run_dir), file=sys.stderr, flush=True)
         _require(config)
         with waiting("loading torch and transformers", quiet=progress.quiet):
-            from mmcorl.training import train as train_config
+            from mmcorl import training
+            from mmcorl.apps.demos.zoo import open_models
         suite: Any = None
         if config.validation.benchmarks:
             from eval_suite.evaluation.periodic import held_out
 
             suite = held_out
         try:
-            train_config(config, run_dir, quiet=progress.quiet, suite=suite)
+            training.train(config, run_dir, quiet=progress.quiet, suite=suite, open_models=open_models)
         except KeyboardInterrupt as interrupt:
             raise KeyboardInterrupt(_onward(run_dir)) from interrupt
-        if Run(run_dir).summary is None:
-            raise RunError(f"training returned, but {str(run_dir)!r} has no summary.json: re-run the same command")
+    from mmcorl.api import Run, finish
+
+    finish(run_dir)
     if output.as_json:
         print(json.dumps(Run(run_dir).summary))
     else:
@@ -149,7 +148,7 @@ def _beside_the_paper(config: settings.Config, *, as_json: bool) -> int:
     from rich.console import Console
 
     from mmcorl.apps.doctor import paper_settings
-    from mmcorl.apps.report.table import terminal
+    from mmcorl.run.table import terminal
 
     if as_json:
         print(json.dumps([asdict(row) | {"equal": row.equal} for row in paper_settings.beside_the_paper(config)]))
@@ -301,9 +300,10 @@ def report(folders: ReportArguments, output: Output) -> int:
     if folders.out and folders.out.suffix not in (".html", ".htm"):
         raise UserError(f"--out {folders.out} is no page: give a file that ends in .html")
 
-    from mmcorl.apps.report import compare, table
+    from mmcorl.apps.report import compare
     from mmcorl.apps.report.overview import overview_png
     from mmcorl.apps.report.run_page import COMPARISON, build_report
+    from mmcorl.run import table
 
     plain = sweep_of / COMPARISON if sweep_of and len(folders.runs) > 1 else None
     page = build_report(folders.runs[0], folders.runs[1:], folders.out or plain)

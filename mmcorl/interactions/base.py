@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal, Protocol
 
-from mmcorl.agent import Agent, Parallel, in_turn, results
+from mmcorl.agent import Agent, Parallel, done, results
 from mmcorl.algo.seeds import noise_seed
 from mmcorl.prompts.discussion import CUT
 from mmcorl.types import Completion, Group, Prompt, PromptStyle
@@ -158,7 +158,7 @@ class Conversing:
     ) -> tuple[list[Future[list[Group]]], Episode | None]:
         """See `Interaction.play`; the groups serve votes, diagnostics and logs, the rewards are the episode's."""
         episode = converse(agents, self.workflows(batch, step), step, parallel)
-        return in_turn(partial(episode.solutions, number, batch) for number in range(len(agents))), episode
+        return [done(episode.solutions(number, batch)) for number in range(len(agents))], episode
 
 
 def request(
@@ -219,7 +219,7 @@ def start_conversations(problems: Sequence[Prompt], count: int) -> list[Conversa
     return [Conversation(problem, number) for problem in problems for number in range(count)]
 
 
-def converse(agents: Sequence[Agent], workflow: Workflow, step: int, parallel: Parallel = in_turn) -> Episode:
+def converse(agents: Sequence[Agent], workflow: Workflow, step: int, parallel: Parallel) -> Episode:
     """Drive a workflow to its end: agents reply at the same time, one turn after the other.
 
     An agent without a request in a turn is not called. Raises ValueError where a workflow breaks the rules: each uid

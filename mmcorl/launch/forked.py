@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from mmcorl.agent import Agent
-from mmcorl.launch.health import RankError
+from mmcorl.errors import RankError
 from mmcorl.launch.remote_agent import RemoteAgent
 from mmcorl.system.lifetime import die_with_parent, how_it_ended
 

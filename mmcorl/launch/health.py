@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mmcorl.errors import RunError, UserError
+from mmcorl.errors import RankError, UserError
 from mmcorl.launch.actor import ActorInfo, RemoteError
 from mmcorl.launch.process_monitor import state
 
@@ -32,13 +32,6 @@ DIED = (
     "died without an error of its own: it was killed, it crashed in native code, or the Ray node of its machine was "
     "lost (`ray status`)"
 )
-
-
-class RankError(RunError):
-    """A rank died, raised, was suspended or passed a deadline; names agent, rank, machine, event and log.
-
-    Or a server of the Ray cluster died, and with it the cluster.
-    """
 
 
 @dataclass

@@ -13,8 +13,9 @@ from typing import Self
 
 import torch
 
-from mmcorl.agent import Cohort, in_turn
+from mmcorl.agent import Cohort
 from mmcorl.config import Config
+from mmcorl.cotrain import in_turn
 from mmcorl.engines import ENGINES
 from mmcorl.errors import UserError
 from mmcorl.launch.forked import ForkedAgent, may_fork

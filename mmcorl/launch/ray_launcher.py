@@ -14,8 +14,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from mmcorl.agent import Cohort, Parallel, in_turn
+from mmcorl.agent import Cohort, Parallel
 from mmcorl.config import Config
+from mmcorl.cotrain import in_turn
 from mmcorl.errors import RunError
 from mmcorl.launch import placement
 from mmcorl.launch.actor import RankActor

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,9 +15,6 @@ from pydantic import TypeAdapter
 from transformers import AutoConfig
 
 from mmcorl.answers.relations import RELATIONS
-from mmcorl.apps.demos.zoo import parse, resolve, to_make
-from mmcorl.apps.share.private import hub_id
-from mmcorl.apps.share.target import unreachable
 from mmcorl.config import BenchmarkSet, Config
 from mmcorl.data import check_cache
 from mmcorl.data.checks import DataCheck, DataError, check, overlap_warnings
@@ -36,6 +33,7 @@ from mmcorl.run.evaluation import HeldOut
 from mmcorl.run.probes import LOOKED_AT, TRAIN, named_probes, probe_prompts
 from mmcorl.run.progress import task, waiting
 from mmcorl.sandbox.process import open_sandbox
+from mmcorl.system.hub import hub_id, unreachable
 from mmcorl.system.version import __version__
 from mmcorl.types import Prompt, twins
 from model_adapters.base import require_options
@@ -50,6 +48,8 @@ HELD_OUT = "held_out"
 
 Suite = Callable[[BenchmarkSet], HeldOut]
 """Loads a benchmark as a validation set; `eval_suite.evaluation.periodic.held_out` is one."""
+OpenModels = Callable[[Sequence[str], bool], Iterable[tuple[str, str]]]
+"""Yields each model of a config with its folder or hub id, and makes those that are not there, quietly or not."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,14 @@ class Inputs:
     """Probe prompts, each with the name of its set."""
 
 
-def check_inputs(config: Config, earlier: Mapping[str, Any], suite: Suite | None, quiet: bool) -> Inputs:
+def as_named(models: Sequence[str], quiet: bool) -> Iterator[tuple[str, str]]:
+    """Yield each model with its own name: a folder or a hub id."""
+    yield from ((model, model) for model in dict.fromkeys(models))
+
+
+def check_inputs(
+    config: Config, earlier: Mapping[str, Any], suite: Suite | None, open_models: OpenModels, quiet: bool
+) -> Inputs:
     """Open every data set, check every row, and return the usable ones.
 
     By `earlier`, the record of the run's first check, a resumed run need not look at every image again.
@@ -79,7 +86,7 @@ def check_inputs(config: Config, earlier: Mapping[str, Any], suite: Suite | None
         open_sandbox(run_code=True)
     with waiting("opening the data", quiet=quiet), _moved_data_named(config, resumes=bool(earlier)):
         sources = open_sources(config)
-    encoders = open_encoders(config, quiet)
+    encoders = open_encoders(config, open_models, quiet)
     require_image_readers(sources, encoders)
     checks: dict[str, DataCheck] = {}
     record: dict[str, Any] = {}
@@ -166,21 +173,18 @@ def _moved_data_named(config: Config, *, resumes: bool) -> Iterator[None]:
         ) from error
 
 
-def open_encoders(config: Config, quiet: bool) -> list[PromptEncoder]:
-    """Return one prompt encoder per agent; what the zoo has to build comes last, so that a wrong path fails at once."""
+def open_encoders(config: Config, open_models: OpenModels, quiet: bool) -> list[PromptEncoder]:
+    """Return one prompt encoder per agent."""
     encoders = {}
-    with waiting("loading transformers", quiet=quiet):
-        made = to_make([agent.model for agent in config.agents])
-    for agent in sorted(config.agents, key=lambda agent: parse(agent.model) is not None):
-        place = f"{made.index(agent.model) + 1} of {len(made)}" if agent.model in made else ""
-        path = resolve(agent.model, quiet=quiet, place=place)
-        if hub_id(agent.model):
+    for model, path in open_models([agent.model for agent in config.agents], quiet):
+        if hub_id(model):
             unreachable()  # If so, its client does not try each file for half a minute.
-        try:
-            with waiting(f"loading the processor of {agent.name}", quiet=quiet):
-                encoders[agent.name] = PromptEncoder(config, agent, path)
-        except AdapterError as error:
-            raise UserError(f"agent {agent.name!r}: {error}") from error
+        for agent in (agent for agent in config.agents if agent.model == model):
+            try:
+                with waiting(f"loading the processor of {agent.name}", quiet=quiet):
+                    encoders[agent.name] = PromptEncoder(config, agent, path)
+            except AdapterError as error:
+                raise UserError(f"agent {agent.name!r}: {error}") from error
     chosen = [encoders[agent.name] for agent in config.agents]
     require_options(chosen[0].vision, [encoder.adapter for encoder in chosen])
     for encoder in chosen if config.engine.tensor_parallel > 1 else ():

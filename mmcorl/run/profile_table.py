@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from mmcorl.apps.report.table import Cell, Table, plain
+from mmcorl.run.table import Cell, Table, plain
 
 OPERATORS = 12
 NAME = 34

@@ -15,9 +15,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
-from mmcorl.agent import Agent, Parallel, in_turn, results
+from mmcorl.agent import Agent, Parallel, results
 from mmcorl.config import Config
-from mmcorl.cotrain import StepRecord
+from mmcorl.cotrain import StepRecord, in_turn
 from mmcorl.errors import RunError
 from mmcorl.interactions.records import agent_metrics, reply_records
 from mmcorl.run import checkpoints, profile_table, provenance

@@ -5,13 +5,13 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
-from mmcorl.errors import RunError
-from mmcorl.launch.health import RankError
+from mmcorl.errors import RankError, RunError
 from mmcorl.registry import exited
 from mmcorl.run.checkpoints import committed, no_room, system_error
 from mmcorl.run.recorder import Recorder
-from mmcorl.run.run_folder import RunFolder
+from mmcorl.run.run_folder import CONFIG, SETS
 from mmcorl.system.lifetime import on_signals
 
 
@@ -33,8 +33,8 @@ def stop_on_signals(recorder: Recorder) -> Iterator[None]:
 
 
 @contextmanager
-def resumable_errors(folder: RunFolder) -> Iterator[None]:
-    """Raise RunError for what stops a run from outside, such as a full disk or a dead worker, and for broken numbers.
+def resumable_errors(run: Path) -> Iterator[None]:
+    """Raise RunError for what stops the run in a folder: a full disk, a dead worker, broken numbers.
 
     It says what was kept, and what the same command will do.
     """
@@ -47,17 +47,17 @@ def resumable_errors(folder: RunFolder) -> Iterator[None]:
         reason, system = no_room(error), system_error(error)
         if reason is None and system is None and not isinstance(error, RunError):
             raise
-        safe = committed(folder.checkpoints)
+        safe = committed(run / SETS)
         kept = f"the run is safe up to step {safe[-1].step}" if safe else "nothing was committed yet"
         onward = "re-run the same command to resume from there" if safe else "the same command starts over"
-        if not folder.begun:
+        if not (run / CONFIG).is_file():
             raise RunError(
-                f"the run stopped, because its folder {str(folder.path)!r} is gone: restore it and re-run the same "
+                f"the run stopped, because its folder {str(run)!r} is gone: restore it and re-run the same "
                 "command to resume from its last checkpoint; without it the same command starts over"
             ) from error
         if reason is not None:
             raise RunError(
-                f"no room is left to write into {str(folder.path)!r} ({reason}): {kept}, make room and {onward}"
+                f"no room is left to write into {str(run)!r} ({reason}): {kept}, make room and {onward}"
             ) from error
         if system is not None:
             where = f"{str(system.filename)!r}: " if system.filename else ""

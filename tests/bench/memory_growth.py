@@ -21,7 +21,7 @@ import psutil
 import torch
 from rich.progress import ProgressSample
 
-from mmcorl.training import train
+from mmcorl.api import train
 from model_adapters.testing.tiny import build_tiny
 from tests.bench import results
 

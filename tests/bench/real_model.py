@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from mmcorl.apps.analysis.statistics import SEEDS, student
 from mmcorl.apps.report.overview import GREY, PALETTE
-from mmcorl.apps.report.table import Align, Cell, Table, cells, markdown
 from mmcorl.run.folder import read_jsonl
 from mmcorl.run.reader import RunFiles, read_run
+from mmcorl.run.table import Align, Cell, Table, cells, markdown
 from tests.bench.plots import blank
 from tests.bench.results import say
 

@@ -18,8 +18,8 @@ from typing import Any
 
 import yaml
 
+from mmcorl.api import train
 from mmcorl.run.folder import read_jsonl
-from mmcorl.training import train
 from model_adapters.testing import shapes
 from tests.bench import results
 

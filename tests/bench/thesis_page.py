@@ -18,11 +18,11 @@ from mmcorl.apps.analysis.statistics import SEEDS, Spread, holm, student
 from mmcorl.apps.demos.habits import wrong_cells
 from mmcorl.apps.demos.zoo import parse
 from mmcorl.apps.report.overview import GREY, INK, PALETTE
-from mmcorl.apps.report.table import Align, Cell, Table, cells, csv, markdown
 from mmcorl.apps.sweep.sweep import Planned
 from mmcorl.data import synthetic
 from mmcorl.run.folder import read_jsonl
 from mmcorl.run.reader import RunFiles, read_run
+from mmcorl.run.table import Align, Cell, Table, cells, csv, markdown
 from tests.bench import thesis
 from tests.bench.plots import blank
 from tests.bench.results import say

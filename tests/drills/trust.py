@@ -240,7 +240,7 @@ def shadow(name: str, *argv: str, module: bool = False) -> Callable[[Lab], Verdi
         write(folder / "rows.jsonl", json.dumps({"id": 1, "gold": r"\ln x", "response": r"\boxed{\ln(x)}"}) + "\n")
         evil(marker, *(folder / f"{part}.py" for part in name.split()))
         start = (
-            ["-m", "mmcorl"] if module else ["-P", "-c", "from mmcorl.cli.entry import main; raise SystemExit(main())"]
+            ["-m", "mmcorl"] if module else ["-P", "-c", "from mmcorl.cli.main import main; raise SystemExit(main())"]
         )
         ended = lab.wait(lab.fork(lambda: subprocess.call([sys.executable, *start, *argv]), cwd=folder), 120)
         return judged(ended, marker, None)

@@ -272,7 +272,7 @@ def test_a_finished_run_says_so_before_models_and_data_are_read(
 
 def test_the_first_line_needs_no_package() -> None:
     code = (
-        "import sys, mmcorl.cli.entry; print(*sorted({'pydantic', 'yaml', 'rich', 'numpy', 'torch'} & {*sys.modules}))"
+        "import sys, mmcorl.cli.main; print(*sorted({'pydantic', 'yaml', 'rich', 'numpy', 'torch'} & {*sys.modules}))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "\n"

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from doubles import Letters, Notes, Rows
-from mmcorl.agent import Parallel, in_turn, results
-from mmcorl.cotrain import StepRecord, cotrain
+from mmcorl.agent import Parallel, results
+from mmcorl.cotrain import StepRecord, cotrain, in_turn
 from mmcorl.errors import RunError
 from mmcorl.interactions.base import Independent
 from mmcorl.labels.rules import RULES

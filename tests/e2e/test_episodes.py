@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from doubles import Letters, Notes, Rows
 from mmcorl.agent import results
 from mmcorl.config import EpisodeSettings, VerifierSettings
-from mmcorl.cotrain import cotrain
+from mmcorl.cotrain import cotrain, in_turn
 from mmcorl.interactions.base import (
     CUT,
     Conversation,
@@ -70,7 +70,7 @@ class Scripted:
 
 
 def play(workflow: Workflow, agents: int, say: Say = lambda name, prompt: "4") -> Episode:
-    return converse([Scripted("abcdefgh"[number], say) for number in range(agents)], workflow, 1)
+    return converse([Scripted("abcdefgh"[number], say) for number in range(agents)], workflow, 1, in_turn)
 
 
 def conversation(kind: str, batch: Sequence[Prompt] = PROBLEMS, agents: int = 3, **more: Any) -> Workflow:

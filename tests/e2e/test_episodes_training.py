@@ -14,7 +14,9 @@ import pytest
 import torch
 
 from adapter_passes import each_family, noise
+from mmcorl.api import train as train_run
 from mmcorl.config import VerifierSettings, load
+from mmcorl.cotrain import in_turn
 from mmcorl.data.checks import DataError
 from mmcorl.errors import RunError, UserError
 from mmcorl.interactions.base import Conversation, Outcome, Workflow, converse, request, start_conversations
@@ -25,7 +27,6 @@ from mmcorl.launch.remote_agent import RemoteAgent
 from mmcorl.prompts import discussion as prompts
 from mmcorl.sharding.ranks import ALONE
 from mmcorl.trainer.worker import Worker
-from mmcorl.training import train as train_run
 from mmcorl.types import Completion, Group
 from model_adapters.templates import control_tokens, without_control_tokens
 from openai_server import Call, OpenAIServer, Reply
@@ -86,7 +87,7 @@ def test_a_prompt_that_grew_too_long_stops_the_run_with_the_settings_to_change(
     agent = worker(tiny_checkpoints["qwen2"], data=data, **CONVERSING)
     agent.rollout([prompt("How many?")], 1)
     (talk,) = start_conversations([prompt("How many?")], 1)
-    made = converse([agent], _once(talk), 2)
+    made = converse([agent], _once(talk), 2, in_turn)
     long = request(
         talk, 2, "evaluator", 0, lambda *texts: prompts.evaluate(*texts) * 40, made.replies, limit=100, style="plain"
     ).prompt
@@ -137,7 +138,7 @@ def test_what_models_write_can_be_shown_whatever_it_spells(family: str, tiny_che
 def test_evaluators_get_no_answer_instruction_and_solvers_that_of_the_run(tiny_checkpoints: Mapping[str, Path]) -> None:
     agent = worker(tiny_checkpoints["qwen2"], prompt={"style": "boxed"}, **CONVERSING)
     (talk,) = start_conversations([prompt("Sum?")], 1)
-    made = converse([agent], comas([talk], 1, 1, parse_episode(), 0), 1)
+    made = converse([agent], comas([talk], 1, 1, parse_episode(), 0), 1, in_turn)
     for call in made.replies:
         read = agent.encoder.encode(call.request.prompt).input_ids.tolist()
         text = agent.adapter.decode(agent.policy.processor, read)
@@ -179,7 +180,7 @@ def test_rewards_find_the_rank_that_made_the_call() -> None:
     agent = ThreeRanks()
     problems = mixed_prompts("qwen2")[:2]
     for step in (1, 2):
-        episode = converse([agent], comas(start_conversations(problems, 1), step, 1, parse_episode(), 0), step)
+        episode = converse([agent], comas(start_conversations(problems, 1), step, 1, parse_episode(), 0), step, in_turn)
         agent.update(episode.rewards(0), step)
     assert agent.shares == [*[[1, 1, 0]] * 6, [6, 6, 0]] * 2
 

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from mmcorl.errors import UserError
+from mmcorl.errors import RankError, UserError
 from mmcorl.launch.forked import ForkedAgent, may_fork
-from mmcorl.launch.health import RankError
 from mmcorl.run.checkpoints import no_room
 from runs import ForkServer, assert_same_run, records
 

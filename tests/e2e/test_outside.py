@@ -34,7 +34,7 @@ from mmcorl.labels.rules import RULES, CohortRollouts, RuleRow, apply_rule
 from mmcorl.policy.prompt_metadata import TrainedWith, trained_with
 from mmcorl.rewards import Reward
 from mmcorl.run import checkpoints
-from mmcorl.run.prepare import open_encoders, open_sources
+from mmcorl.run.prepare import as_named, open_encoders, open_sources
 from mmcorl.run.run_folder import RunFolder
 from mmcorl.system.user_code import INHERITED
 from mmcorl.types import Completion, Group, Prompt, PseudoLabel
@@ -483,7 +483,7 @@ def test_a_run_votes_over_boxes_by_a_row_of_ones_own(tmp_path: Path, monkeypatch
     settings |= {"reward": {"kind": "similarity"}, "batch": {"prompts": 8, "completions": 8}}
     file = write_config(tmp_path, settings)
     config = load(file, ["prompt.style=answer_tags"])
-    encoders = open_encoders(config, quiet=True)
+    encoders = open_encoders(config, as_named, quiet=True)
     (prompt, *_) = open_sources(config)["train"]
     for encoder, unit in zip(
         encoders, ("pixels of the image", "thousandths of the image's width and height"), strict=True

@@ -30,10 +30,10 @@ from mmcorl.apps.report import diversity_page
 from mmcorl.apps.report.dynamics import dynamics
 from mmcorl.apps.report.page import render
 from mmcorl.apps.report.run_page import build_report
-from mmcorl.apps.report.table import Align, Cell, Table, cells
 from mmcorl.data.settings import DataSettings
 from mmcorl.data.sources import load_prompts
 from mmcorl.run.gallery import gallery_records
+from mmcorl.run.table import Align, Cell, Table, cells
 from mmcorl.types import Completion, Group
 from paper_pairs import ROWS as PAPER_ROWS
 from paper_pairs import draws, spelled

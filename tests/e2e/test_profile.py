@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from mmcorl.api import train
 from mmcorl.config import parse
 from mmcorl.errors import UserError
 from mmcorl.run.run_folder import RunFolder
 from mmcorl.system.timing import Timer, span
-from mmcorl.training import train
 from model_adapters.testing.tiny import build_tiny
 from runs import changed, records, small_config
 

@@ -45,7 +45,7 @@ AT_THE_END = {
     "in the export": "at_call('mmcorl.trainer.worker:Worker.export', 2, kill)",
     "before the summary": "at_call('mmcorl.run.recorder:Recorder.write_summary', 1, kill)",
     "with the last export half removed": "kill_in_removal('final')",
-    "before the report": "at_call('mmcorl.training:write_pages', 1, kill)",
+    "before the report": "at_call('mmcorl.api:write_pages', 1, kill)",
 }
 
 

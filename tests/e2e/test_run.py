@@ -15,6 +15,7 @@ import yaml
 from PIL import Image
 
 from mmcorl import config as settings
+from mmcorl.api import load_run, train
 from mmcorl.cli.main import main
 from mmcorl.config import Config
 from mmcorl.errors import UserError
@@ -24,9 +25,7 @@ from mmcorl.run import checkpoints
 from mmcorl.run import prepare as inputs
 from mmcorl.run.evaluation import is_best
 from mmcorl.run.reader import read_run
-from mmcorl.run.result import load_run
 from mmcorl.run.run_folder import RunFolder
-from mmcorl.training import train
 from runs import LOGS, TrainedRun, changed, small_config, write_config
 
 AGENTS = ("qwen", "intern")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from adapter_passes import SETTINGS, noise
-from mmcorl.training import train
+from mmcorl.api import train
 from model_adapters.base import AdapterError, VisionSettings
 from model_adapters.perception_lm import PerceptionLMAdapter
 from runs import changed, small_config

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from mmcorl.api import train
 from mmcorl.cli.main import main
 from mmcorl.errors import RunError, UserError
-from mmcorl.training import train
 from model_adapters.testing.tiny import build_tiny
 from paths import CONFIGS, FIXTURES
 from runs import assert_it_learns, assert_same_run, changed, small_config, taught

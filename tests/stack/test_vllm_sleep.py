@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from mmcorl.api import train
 from mmcorl.engines.vllm import VllmEngine
 from mmcorl.errors import RunError
 from mmcorl.trainer.worker import Worker
-from mmcorl.training import train
 from vllm_parts import EXACT, FAMILIES, without
 from worker_parts import mixed_prompts, prompt, settings, worker
 

@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-import mmcorl.cli.main  # noqa: F401
+import mmcorl.cli.parsing  # noqa: F401
 from mmcorl.cli.completion import script
 from mmcorl.config import shipped
 

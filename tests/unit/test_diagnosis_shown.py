@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
+from mmcorl.api import load_run
 from mmcorl.apps.report.compare import comparison, numbers, tables
 from mmcorl.apps.report.difference import differences
 from mmcorl.apps.report.run_page import build_report
-from mmcorl.apps.report.table import latex, markdown
 from mmcorl.apps.report.unlabelled import is_blind, training_table
 from mmcorl.apps.sweep.sweep import numbers_of
 from mmcorl.cli.output import show_comparison
 from mmcorl.run.diagnosis import diagnose
 from mmcorl.run.reader import read_run
-from mmcorl.run.result import load_run
+from mmcorl.run.table import latex, markdown
 
 
 def run_folder(folder: Path, diversity: float, accuracy: float | None) -> Path:

@@ -107,7 +107,7 @@ def test_predicted_bytes_of_one_base_are_those_that_are_there(dtype: str, tiny_c
 
 @pytest.mark.slow
 def test_agents_on_one_base_in_four_bits_are_those_on_a_base_each(tmp_path: Path) -> None:
-    from mmcorl.training import train
+    from mmcorl.api import train
 
     qwen = taught("qwen2", tmp_path / "taught")
     config = changed(

@@ -19,10 +19,10 @@ import torch
 from eval_suite.evaluation.checkpoint import Checkpoint
 from eval_suite.evaluation.generation import Generation
 from mmcorl import config as settings
-from mmcorl.errors import UserError
+from mmcorl.errors import RankError, UserError
 from mmcorl.launch import launcher, process_setup
 from mmcorl.launch.actor import ActorInfo, RemoteError
-from mmcorl.launch.health import DIED, ActorHandle, HealthMonitor, RankError, death
+from mmcorl.launch.health import DIED, ActorHandle, HealthMonitor, death
 from mmcorl.launch.local import require_one_sleeper
 from mmcorl.launch.placement import fits_one_machine
 from mmcorl.launch.process_monitor import ProcessMonitor

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from mmcorl.apps.analysis.statistics import Spread
 from mmcorl.apps.report.charts import Series, line_chart
-from mmcorl.apps.report.table import Table, cells, latex, markdown, plain
 from mmcorl.apps.sweep.method_table import method_table
 from mmcorl.apps.sweep.page import score_table, spread
+from mmcorl.run.table import Table, cells, latex, markdown, plain
 
 SETS = ("GSM8K", "MATH500", "AMC", "HEval", "GPQA", "MBPP", "LCB")
 # Llama-3.2-3B-Instruct in the paper's Table 1, with its marks: * for bold, _ for underlined.

@@ -20,10 +20,10 @@ from torch import Tensor
 from adapter_passes import each_family, load
 from mmcorl import config as run_config
 from mmcorl.algo.objectives import OBJECTIVES
+from mmcorl.api import train as run_train
 from mmcorl.config import Config
 from mmcorl.trainer.microbatches import minibatches
 from mmcorl.trainer.worker import Worker
-from mmcorl.training import train as run_train
 from runs import changed, records, small_config
 from worker_parts import (
     Reference,

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from mmcorl.agent import in_turn
 from mmcorl.answers.relations import open_relation
 from mmcorl.config.schema import LoggingSettings
+from mmcorl.cotrain import in_turn
 from mmcorl.data.mixture import Rows, load_mixture
 from mmcorl.data.settings import DataSettings
 from mmcorl.errors import UserError

@@ -20,11 +20,12 @@ from hub_server import Hub, serving
 from mmcorl import config as settings
 from mmcorl.apps.share import push as tool
 from mmcorl.apps.share.card import model_card, write_cards
-from mmcorl.apps.share.private import hub_id, public, public_text
+from mmcorl.apps.share.private import public, public_text
 from mmcorl.apps.share.secrets import secrets
 from mmcorl.cli.main import main
 from mmcorl.errors import RunError, UserError
 from mmcorl.run import checkpoints
+from mmcorl.system.hub import hub_id
 from paths import ROOT
 
 BASES = {"qwen": "Qwen/Qwen2.5-VL-3B-Instruct", "intern": "/home/alice/models/InternVL3_5-2B-HF"}

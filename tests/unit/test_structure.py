@@ -21,7 +21,7 @@ def test_the_tree_holds_what_it_may(table):
 @pytest.mark.slow
 def test_the_way_from_the_script_to_the_loss():
     way = structure.way_to_the_loss()
-    assert way[0] == "mmcorl/cli/entry.py"
+    assert way[0] == "mmcorl/cli/main.py"
     assert way[-1] == "mmcorl/algo/loss.py"
     assert len(way) - 1 <= budgets()["counts"]["hops"], way
 

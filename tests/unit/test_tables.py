@@ -30,8 +30,8 @@ from eval_suite.results.tables import (
     sub_score_tables,
 )
 from mmcorl.apps.analysis.statistics import Cluster
-from mmcorl.apps.report.table import Cell, Table, latex, markdown, terminal
 from mmcorl.errors import UserError
+from mmcorl.run.table import Cell, Table, latex, markdown, terminal
 
 GRADER = {"name": "mmcorl-grader", "version": "1", "mcq_policy": "letter_or_value"}
 JUDGE = {"model": "a-judge", "prompt_version": "1"}

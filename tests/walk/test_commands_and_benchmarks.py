@@ -12,7 +12,7 @@ import pytest
 
 from e2e.test_rephrase import good
 from eval_suite.benchmarks.tasks import BENCHMARKS
-from mmcorl.cli.main import COMMANDS
+from mmcorl.cli.parsing import COMMANDS
 from openai_server import OpenAIServer
 from runs import ForkServer
 from walk.conftest import FAMILIES, Walk

@@ -23,7 +23,7 @@ import os
 import random
 import shutil
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -37,6 +37,7 @@ from mmcorl.data import perception, synthetic
 from mmcorl.data.perception import PictureRow
 from mmcorl.data.synthetic import SyntheticRow
 from mmcorl.errors import UserError
+from mmcorl.run.progress import waiting
 from mmcorl.system.cache import cache_folder as cache_folder
 
 if TYPE_CHECKING:
@@ -159,14 +160,21 @@ def parse(model: str) -> tuple[str, int, Habits | None] | None:
     return name, int(seed or 0), Habits.parse(habits) if comma else None
 
 
-def to_make(models: Sequence[str]) -> list[str]:
-    """Return which of some models are entries of the zoo that have to be made first, each once."""
-    known = {model: entry for model in models if (entry := parse(model))}
-    return [
-        model
-        for model, (name, seed, habits) in known.items()
-        if not (_folder(name, seed, _recipe(name), habits) / "zoo.json").is_file()
-    ]
+def open_models(models: Sequence[str], quiet: bool) -> Iterator[tuple[str, str]]:
+    """Yield each model with its folder; those to be made come last, so that a wrong path of another fails at once."""
+    with waiting("loading transformers", quiet=quiet):
+        missing = [model for model in dict.fromkeys(models) if _is_missing(model)]
+    for model in sorted(dict.fromkeys(models), key=lambda model: parse(model) is not None):
+        place = f"{missing.index(model) + 1} of {len(missing)}" if model in missing else ""
+        yield model, resolve(model, quiet=quiet, place=place)
+
+
+def _is_missing(model: str) -> bool:
+    """Return whether a model is an entry of the zoo that has to be made first."""
+    if (entry := parse(model)) is None:
+        return False
+    name, seed, habits = entry
+    return not (_folder(name, seed, _recipe(name), habits) / "zoo.json").is_file()
 
 
 def _recipe(name: str) -> Recipe:

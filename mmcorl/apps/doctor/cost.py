@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from mmcorl.config import Config
+from mmcorl.config.load import resolve
 from mmcorl.data.settings import DataSettings
 from mmcorl.data.training_prompts import held_out_of
 from mmcorl.engines import ENGINES, max_rows
@@ -265,7 +266,8 @@ def timed(config: Config, steps: int, price: float | None, gpu: bool, quiet: boo
 
     The first step, which may compile and fill caches, is left out.
     """
-    from mmcorl.training import train
+    from mmcorl import training
+    from mmcorl.apps.demos.zoo import open_models
 
     if steps < 2:
         raise UserError(f"--steps {steps} leaves nothing beside the first step, which is slower: give 2 or more")
@@ -273,7 +275,7 @@ def timed(config: Config, steps: int, price: float | None, gpu: bool, quiet: boo
     sample["validation__benchmarks"] = []
     with tempfile.TemporaryDirectory(prefix="mmcorl-doctor-") as folder:
         run = Path(folder) / "run"
-        train(config, run, quiet=quiet, **sample)
+        training.train(resolve(config, sample), run, quiet=quiet, open_models=open_models)
         lines = [json.loads(line) for line in (run / "timings.jsonl").read_text().splitlines()]
         rows = json.loads((run / "data_check.json").read_text())["train"]["kept"]
     return from_timings(

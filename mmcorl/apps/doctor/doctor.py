@@ -28,8 +28,6 @@ from mmcorl.apps.demos.zoo import resolve
 from mmcorl.apps.doctor import cost
 from mmcorl.apps.doctor.check_user_code import called_once
 from mmcorl.apps.doctor.models import build
-from mmcorl.apps.share.private import hub_id
-from mmcorl.apps.share.target import unreachable
 from mmcorl.config import Config
 from mmcorl.data import DataError
 from mmcorl.data.region_columns import in_pixels
@@ -45,6 +43,7 @@ from mmcorl.registry import shown
 from mmcorl.run.prepare import NAMED, check_rows, open_sources, require_image_readers
 from mmcorl.sandbox.process import open_sandbox
 from mmcorl.system import cuda
+from mmcorl.system.hub import hub_id, unreachable
 from mmcorl.system.version import __version__
 from mmcorl.trainer import parity
 from mmcorl.trainer.memory import GIB, Budget, CachedRows, Shape, budget, cached_rows, ram, shape_of, together

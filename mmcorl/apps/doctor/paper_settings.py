@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from mmcorl.apps.report.table import Cell, Table, cells
 from mmcorl.config import Config
 from mmcorl.data.synthetic import PICTURES
 from mmcorl.prompts.styles import STYLES, instruction_of
+from mmcorl.run.table import Cell, Table, cells
 
 Kind = Literal["text", "vlm"]
 NOT_SAID = object()

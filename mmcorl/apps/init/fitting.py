@@ -15,11 +15,10 @@ from mmcorl.apps.doctor import doctor
 from mmcorl.apps.doctor.cost import Gpu, least_memory
 from mmcorl.apps.doctor.models import build
 from mmcorl.apps.init.suggestions import taken
-from mmcorl.apps.share.private import hub_id
-from mmcorl.apps.share.target import unreachable
 from mmcorl.config.load import override
 from mmcorl.errors import RunError, UserError
 from mmcorl.policy.prompt_encoder import PromptEncoder
+from mmcorl.system.hub import hub_id, unreachable
 from mmcorl.trainer.memory import GIB, Shape
 from model_adapters.errors import AdapterError
 from model_adapters.testing.shapes import HUB

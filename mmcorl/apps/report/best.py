@@ -23,8 +23,8 @@ from mmcorl.apps.report.difference import (
     numbers,
     share_of,
 )
-from mmcorl.apps.report.table import Align, Table, cells
 from mmcorl.run.reader import RunFiles
+from mmcorl.run.table import Align, Table, cells
 
 Runs = Mapping[str, Mapping[int, RunFiles]]
 """Finished runs by setting and seed."""

@@ -13,10 +13,10 @@ from typing import Any, Literal
 from mmcorl import config as settings
 from mmcorl.apps.analysis.statistics import CHANCE, MARK, Interval, Units, by_unit, may_be_chance, newcombe
 from mmcorl.apps.report.gallery import same_answers
-from mmcorl.apps.report.table import Align, Cell, Table, cells
 from mmcorl.errors import UserError
 from mmcorl.run.folder import stream_jsonl
 from mmcorl.run.reader import Points, RunFiles, dig
+from mmcorl.run.table import Align, Cell, Table, cells
 
 UNSAID = ("name", "notes")
 """Settings that say nothing of what a run does."""

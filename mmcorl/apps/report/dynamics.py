@@ -18,12 +18,12 @@ from mmcorl.apps.report import links
 from mmcorl.apps.report.charts import Panel, portrait
 from mmcorl.apps.report.compare import run_labels
 from mmcorl.apps.report.page import render
-from mmcorl.apps.report.table import Table
 from mmcorl.config import load_kept
 from mmcorl.errors import UserError
 from mmcorl.run.folder import atomic_write
 from mmcorl.run.provenance import written
 from mmcorl.run.reader import read_run
+from mmcorl.run.table import Table
 
 COUNTS = (3, 5, 7, 8, 11, 12)
 """Completions whose constants are printed; the paper samples 8 and 12."""

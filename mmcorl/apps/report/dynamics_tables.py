@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from mmcorl.apps.analysis.dynamics import Basins, Dynamics, growth_rate, self_drift, step_size, vote_margin
 from mmcorl.apps.analysis.trajectories import PathCheck, Point, Sides
-from mmcorl.apps.report.table import Table, cells
+from mmcorl.run.table import Table, cells
 
 LIMITS = (
     "One prompt at a time, right or wrong: a model shares its weights between prompts, and with more than two answers "

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from mmcorl.apps.analysis.statistics import MARK, is_within_noise
 from mmcorl.apps.report.caveats import COUNTERPARTS
 from mmcorl.apps.report.page import share
-from mmcorl.apps.report.table import Align, Cell, Table, cells
 from mmcorl.run.reader import RunFiles, StartEnd, dig
 from mmcorl.run.summary import TELLING, training, window
+from mmcorl.run.table import Align, Cell, Table, cells
 
 UNSURE = "? "
 """Marks a change of which nothing tells whether it is chance."""

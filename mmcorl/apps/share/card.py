@@ -15,7 +15,7 @@ from mmcorl.apps.report.caveats import END, caveats
 from mmcorl.apps.report.overview import overview_png
 from mmcorl.apps.report.page import share
 from mmcorl.apps.report.run_page import build_report
-from mmcorl.apps.share.private import hub_id, public_settings, public_text
+from mmcorl.apps.share.private import public_settings, public_text
 from mmcorl.apps.share.usage import usage
 from mmcorl.errors import UserError
 from mmcorl.policy.prompt_metadata import trained_with
@@ -24,6 +24,7 @@ from mmcorl.run.folder import atomic_write
 from mmcorl.run.reader import Points, RunFiles, dig, mapping, read_run
 from mmcorl.run.run_folder import FINAL
 from mmcorl.run.summary import training, window
+from mmcorl.system.hub import hub_id
 from mmcorl.system.links import SITE
 from mmcorl.system.version import __version__
 from model_adapters.registry import FamilyRow, families

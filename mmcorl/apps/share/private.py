@@ -9,6 +9,8 @@ from typing import Any
 
 import yaml
 
+from mmcorl.system.hub import hub_id
+
 _PART = r"(?:[^/\\\n<|]|<(?![/|]))+"
 """`<`, but no `</` or `<|`, which begin tokens."""
 _PATH = re.compile(rf"(?:~|[A-Za-z]:)?[/\\](?:{_PART}[/\\])+(?P<name>{_PART})?[/\\]?")
@@ -40,18 +42,6 @@ _PRIVATE = (
 """What is cut out of a text but for its `name`, in this order."""
 _HOME = re.compile(r"(?:file://)?(?:/(?:home|Users)/[^/]+|[A-Za-z]:\\Users\\[^\\]+)[/\\]?")
 """A home folder: its last part is the name of a user, so it is removed entirely."""
-_CACHED = re.compile(r"models--([^/\\]+?)--([^/\\]+)[/\\]snapshots[/\\]")
-
-
-def hub_id(model: str) -> str | None:
-    """Return the hub id of a model that a config names; None for a folder of this machine or a demo model.
-
-    A folder in the hub's cache has its id in its name.
-    """
-    if cached := _CACHED.search(model):
-        return f"{cached[1]}/{cached[2]}"
-    is_id = re.fullmatch(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", model)
-    return model if is_id and not Path(model).exists() else None
 
 
 def public(value: Any, prompts: bool = False) -> Any:

@@ -12,7 +12,7 @@ from typing import Any
 from mmcorl.apps.report.overview import overview_png
 from mmcorl.apps.share import target
 from mmcorl.apps.share.card import CARD, CURVES, model_card
-from mmcorl.apps.share.private import hub_id, public, public_settings
+from mmcorl.apps.share.private import public, public_settings
 from mmcorl.apps.share.secrets import secrets
 from mmcorl.apps.share.target import CONFIG_THERE, CURVES_THERE, Target
 from mmcorl.errors import RunError, UserError
@@ -21,6 +21,7 @@ from mmcorl.run import checkpoints
 from mmcorl.run.diagnosis import diagnose_run
 from mmcorl.run.reader import RunFiles, read_run
 from mmcorl.run.run_folder import FINAL, SETS
+from mmcorl.system.hub import hub_errors, hub_id
 
 BEST = "best-by-"
 """How links to the best checkpoint by a score begin."""
@@ -149,7 +150,7 @@ def look(uploads: Sequence[Upload], private: bool) -> dict[str, Target | None]:
         except RepositoryNotFoundError:  # or the token may not see it
             found[upload.repo] = None
             continue
-        except target.hub_errors() as error:
+        except hub_errors() as error:
             raise RunError(
                 f"the hub could not be asked for {upload.repo} ({_told(error)}): nothing was uploaded, and the same "
                 "command tries again"
@@ -178,7 +179,7 @@ def push(
     if get_token() is None:
         raise UserError("there is no token of the hub: run `hf auth login`, or set HF_TOKEN to one that may write")
     hub, done = HfApi(library_name="mmcorl"), list[str]()
-    there, errors = look(uploads, private), target.hub_errors()
+    there, errors = look(uploads, private), hub_errors()
     for upload in uploads:
         tell(upload, there[upload.repo])
     for upload in uploads:
@@ -216,7 +217,7 @@ def licences_on_hub(run: Path) -> dict[str, str]:
         if known := hub_id(str(model)):
             try:
                 card = HfApi().model_info(known, timeout=10).card_data
-            except target.hub_errors():
+            except hub_errors():
                 continue  # The card then says that the licence of the model it started from applies.
             if card is not None and isinstance(card.get("license"), str):
                 found[agent] = card["license"]

@@ -38,8 +38,6 @@ MODEL = (
     REPORT_THERE,
 )
 """Files that belong to one set of weights: left beside others they would be loaded, or shown, with them."""
-PATIENCE = 5.0
-"""Seconds for the hub to answer at all."""
 FOLDERS = ("", "adapter", "additional_chat_templates", TRAINING)
 
 
@@ -94,28 +92,3 @@ def require(repo: str, target: Target, private: bool) -> None:
             f"{repo} exists and holds a model that mmcorl did not upload ({', '.join(model[:3])}{more}): give another "
             "--to, or delete these files on the hub first"
         )
-
-
-def hub_errors() -> tuple[type[Exception], ...]:
-    """Errors of the hub, of its client and of the client's HTTP library, whose name depends on the version."""
-    from huggingface_hub.errors import HfHubHTTPError
-
-    known = [base for base in HfHubHTTPError.__mro__[1:] if issubclass(base, Exception) and base is not Exception]
-    return OSError, RuntimeError, ValueError, *known
-
-
-def unreachable() -> str | None:
-    """Return why the hub cannot be reached, after which this process does not ask it; None where it can.
-
-    Its client would try for half a minute per file, and print each try.
-    """
-    from huggingface_hub import constants
-    from huggingface_hub.utils import get_session
-
-    if not constants.HF_HUB_OFFLINE:
-        try:
-            get_session().head(constants.ENDPOINT, timeout=PATIENCE)
-        except hub_errors() as error:
-            constants.HF_HUB_OFFLINE = True
-            return " ".join(str(error).split()) or type(error).__name__
-    return None

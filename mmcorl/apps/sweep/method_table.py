@@ -11,8 +11,8 @@ from collections.abc import Collection, Mapping, Sequence
 from statistics import fmean
 
 from mmcorl.apps.analysis.statistics import SEEDS, Spread, shown_best
-from mmcorl.apps.report.table import Align, Cell, Table
 from mmcorl.apps.sweep.sweep import Row
+from mmcorl.run.table import Align, Cell, Table
 
 BASE = "Base"
 NOTE = (

@@ -18,7 +18,6 @@ from mmcorl.apps.report.best import best_table
 from mmcorl.apps.report.charts import LARGE, Chart, Series, line_chart
 from mmcorl.apps.report.curves import GROUP_METRICS, LABEL_METRICS
 from mmcorl.apps.report.run_page import COMPARISON
-from mmcorl.apps.report.table import Align, Cell, Table, cells, csv, latex, markdown, terminal
 from mmcorl.apps.sweep import sweep
 from mmcorl.apps.sweep.method_table import method_table
 from mmcorl.apps.sweep.sweep import Planned, Row, kind_of, taught
@@ -26,6 +25,7 @@ from mmcorl.run import provenance
 from mmcorl.run.folder import atomic_write
 from mmcorl.run.reader import Points, RunFiles, read_run
 from mmcorl.run.summary import ENDS
+from mmcorl.run.table import Align, Cell, Table, cells, csv, latex, markdown, terminal
 
 FILES = ("sweep.md", "sweep.tex", "sweep.csv", "sweep.json")
 UNLABELLED = {"votes_agreement": "agreement of votes", "reward_mean": "reward", "answer_diversity": "diversity"}

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import patches
-from mmcorl.training import train
+from mmcorl.api import train
 from model_adapters.base import AdapterError
 from model_adapters.registry import adapter_for, families
 from model_adapters.testing.contract import CHECKS, check_adapter

@@ -1,19 +1,27 @@
-"""A run as a Python object: its numbers as tables, its report, its trained agents."""
+"""The Python interface: train a cohort; a run as an object with its numbers, report and trained agents."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mmcorl import config as settings
+from mmcorl.apps.demos.zoo import open_models
+from mmcorl.apps.report.diagnosis import in_notebook
+from mmcorl.apps.report.run_page import build_report
+from mmcorl.apps.share.card import write_pages
 from mmcorl.config import Config
 from mmcorl.errors import UserError
 from mmcorl.run.diagnosis import Finding, diagnose
 from mmcorl.run.folder import read_json, read_jsonl
 from mmcorl.run.reader import read_run
 from mmcorl.run.run_folder import CONFIG, FINAL, SUMMARY
+from mmcorl.run.stopping import resumable_errors
+
+if TYPE_CHECKING:
+    from mmcorl.run.prepare import Suite
 
 Rows = list[dict[str, Any]]
 """A table as a list of rows, which `pandas.DataFrame` takes."""
@@ -63,18 +71,14 @@ class Run:
 
     @property
     def diagnosis(self) -> list[Finding]:
-        """What is wrong with the run, told without known answers, gravest first; see `mmcorl.run.diagnosis`."""
+        """What is wrong with the run, judged without known answers, most severe first; see `mmcorl.run.diagnosis`."""
         return diagnose(self.path)
 
     def _repr_html_(self) -> str:
-        from mmcorl.apps.report.diagnosis import in_notebook
-
         return in_notebook(read_run(self.path))
 
     def report(self) -> Path:
         """Write report.html anew; return its path."""
-        from mmcorl.apps.report.run_page import build_report
-
         return build_report(self.path)
 
     def _by_agent(self, log: str) -> Iterator[dict[str, Any]]:
@@ -82,6 +86,44 @@ class Run:
             shared: Mapping[str, Any] = {key: line[key] for key in ("step", "set", "uid", "row") if key in line}
             for agent, values in line["agents"].items():
                 yield {**shared, "agent": agent, **values}
+
+
+def train(
+    config: Config | Mapping[str, Any] | str | Path,
+    run_dir: str | Path | None = None,
+    *,
+    method: str | None = None,
+    quiet: bool = False,
+    suite: Suite | None = None,
+    **overrides: Any,
+) -> Run:
+    """Train a cohort, or resume its run; return the finished run, with its report and model cards.
+
+    Args:
+        config: path of a YAML file, its content as a mapping, or a `Config`.
+        run_dir: folder of the run, by default runs/NAME; the same call on the same folder resumes it.
+        method: name of a method laid over the config, see `mmcorl train --method`.
+        quiet: print no progress.
+        suite: loads `validation.benchmarks`; `eval_suite.evaluation.periodic.held_out`.
+        overrides: settings by name with `__` for the dot: `steps=10, optimizer__lr=1e-5`.
+
+    Raises:
+        UserError: something cannot work; raised before work starts, with the folder left as it was.
+        RunError: the run stopped: the disk is full or a worker died. The same call resumes it.
+    """
+    from mmcorl import training  # torch
+
+    config = settings.resolve(config, overrides, method)
+    path = Path(run_dir) if run_dir is not None else Path("runs") / config.name
+    training.train(config, path, quiet=quiet, suite=suite, open_models=open_models)
+    finish(path)
+    return Run(path)
+
+
+def finish(path: Path) -> None:
+    """Write what a finished run shows people: its model cards and its report."""
+    with resumable_errors(path):
+        write_pages(path)
 
 
 def load_run(path: str | Path) -> Run:
