@@ -7,11 +7,13 @@ without the model, the images or the network.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Kind = Literal["math", "code"]
+McqPolicy = Literal["letter_or_value", "letter_only"]
+"""What credits a choice: its letter or its value, or only its letter."""
 
 
 NO_META: Mapping[str, Any] = {}
@@ -126,3 +128,43 @@ class Response:
         if row["coordinates"] is None:
             del row["coordinates"]
         return row
+
+
+Key = tuple[str, str, int]
+"""(benchmark, item id, sample)."""
+
+
+def key_of(row: Mapping[str, Any]) -> Key:
+    """Return the key of a line of responses.jsonl, rule.jsonl, judge.jsonl or behaviour.jsonl."""
+    return row["benchmark"], row["id"], row["sample"]
+
+
+class Keys:
+    """A set of keys, at a bit for each sample of an item."""
+
+    def __init__(self, keys: Iterable[Key] = ()) -> None:
+        self._samples: dict[str, dict[str, int]] = {}
+        for key in keys:
+            self.add(key)
+
+    def add(self, key: Key) -> bool:
+        """Add a key; return whether it is new."""
+        if new := key not in self:
+            held = self._samples.setdefault(key[0], {})
+            held[key[1]] = held.get(key[1], 0) | 1 << key[2]
+        return new
+
+    def __contains__(self, key: Key) -> bool:
+        return self._samples.get(key[0], {}).get(key[1], 0) >> key[2] & 1 == 1
+
+    def __iter__(self) -> Iterator[Key]:
+        for benchmark, held in self._samples.items():
+            for id, bits in held.items():
+                yield from ((benchmark, id, n) for n, bit in enumerate(bin(bits)[:1:-1]) if bit == "1")
+
+    def counts(self, benchmark: str) -> dict[str, int]:
+        """Return how many samples each item of a benchmark has."""
+        return {id: bits.bit_count() for id, bits in self._samples.get(benchmark, {}).items()}
+
+    def __len__(self) -> int:
+        return sum(bits.bit_count() for held in self._samples.values() for bits in held.values())

@@ -11,7 +11,7 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from eval_suite.grading.verdict import McqPolicy
+from eval_suite.items import McqPolicy
 from mmcorl.config.errors import sentence
 from mmcorl.config.schema import AdapterName, EngineName, RelationName
 from mmcorl.data.columns import Corners

@@ -9,9 +9,9 @@ from pydantic import ValidationError
 
 from eval_suite.benchmarks import subset
 from eval_suite.benchmarks.base import Loaded
+from eval_suite.grading.answer_form import MATHEMATICS, AnswerForm
 from eval_suite.items import Item
 from eval_suite.reporter import Reporter
-from eval_suite.responses.imports import MATHEMATICS, AnswerForm
 from mmcorl.data.columns import USUAL
 from mmcorl.data.synthetic import SKILLS, distinct_rows
 from mmcorl.errors import UserError
@@ -45,14 +45,6 @@ def data_settings(source: str, changes: Sequence[str]) -> Any:
         return DataSettings.model_validate(raw)
     except ValidationError as error:
         raise UserError(sentence(error, raw, DataSettings)) from error
-
-
-def answers_of(config: str) -> AnswerForm:
-    """How a config compares the answers to its data."""
-    from mmcorl.config.load import load
-
-    answers = load(config).answers
-    return AnswerForm() if answers.relation == "math" else AnswerForm(answers.relation, answers.threshold)
 
 
 def open_rows(source: str, changes: Sequence[str], answers: AnswerForm = MATHEMATICS) -> tuple[Any, list[str]]:

@@ -16,9 +16,9 @@ from eval_suite.evaluation.steps import summary_of
 from eval_suite.grading.grade_by_relation import Relations
 from eval_suite.metrics.aggregate import aggregate
 from eval_suite.metrics.outcomes import Outcome, pool
-from eval_suite.metrics.paired import Paired, Scored, compare, scored_benchmarks
+from eval_suite.metrics.paired import Paired, Scored, compare
 from eval_suite.metrics.prompt_protocol import asked_differences, asked_of
-from eval_suite.results.finished import Evaluation, Result, open_evaluations
+from eval_suite.results.finished import Evaluation, Result, open_evaluations, scored_benchmarks
 from eval_suite.results.folder import EvalFolder
 from eval_suite.results.tables import (
     check_one_table,

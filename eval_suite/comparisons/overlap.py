@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from eval_suite.comparisons.sources import GatheredResponses, gather
 from eval_suite.options import DiversityOptions, PairOptions
 from eval_suite.reporter import SILENT, Reporter
-from eval_suite.responses.sources import GatheredResponses, gather
 from eval_suite.results.finished import Result
 from mmcorl.apps.analysis import partners
 from mmcorl.apps.analysis.diversity import (

@@ -10,24 +10,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from eval_suite.benchmarks import subset
-from eval_suite.benchmarks.custom_data import HELD_OUT, answers_of, held_out, load_rows, open_rows, require_answers
+from eval_suite.benchmarks.custom_data import HELD_OUT, held_out, load_rows, open_rows, require_answers
 from eval_suite.benchmarks.tasks import BENCHMARKS, Loaded, parse_benchmarks
 from eval_suite.evaluation import steps
 from eval_suite.evaluation.generation import OWN_PROMPT, Generation, generation_for, training_of
 from eval_suite.evaluation.protocols import forms_of, under_protocol, with_judge_end
+from eval_suite.grading.answer_form import MATHEMATICS, answer_form, answers_of
 from eval_suite.grading.grade_by_relation import how_compared
-from eval_suite.grading.verdict import McqPolicy
-from eval_suite.items import Item
+from eval_suite.items import Item, McqPolicy
 from eval_suite.metrics.aggregate import default_aggregation, parse_aggregation
 from eval_suite.metrics.prompt_protocol import grouped, sentence, settings_text
-from eval_suite.options import DEFAULT_POLICY, CodeOptions, DiversityOptions, EvalOptions, GradeOptions, GradingOptions
+from eval_suite.options import DEFAULT_POLICY, CodeOptions, EvalOptions, GradeOptions, GradingOptions
 from eval_suite.reporter import SILENT, Reporter
-from eval_suite.responses.imports import MATHEMATICS, AnswerForm
 from eval_suite.responses.match_rows import read_answers
 from eval_suite.results.finished import Evaluation, is_evaluation, require_finished
 from eval_suite.results.folder import EvalFolder, refuse_early
 from eval_suite.results.tables import title
-from mmcorl.answers.relations import RELATIONS
 from mmcorl.errors import RunError, UserError
 from mmcorl.policy.prompt_metadata import TrainedWith, adapter_trained_with, trained_with
 from mmcorl.prompts.styles import PromptStyle
@@ -384,20 +382,6 @@ def _compared_as(trained: TrainedWith, options: EvalOptions) -> EvalOptions:
         )
     threshold = trained.threshold if options.threshold is None else options.threshold
     return options.model_copy(update={"relation": trained.relation, "threshold": threshold})
-
-
-def answer_form(options: GradeOptions | EvalOptions | DiversityOptions) -> AnswerForm:
-    """What answers to rows of one's own are; refused where a threshold is none of the relation's."""
-    relation = None if options.relation == "math" else options.relation
-    threshold = options.threshold
-    if threshold is not None:
-        if relation is None or not RELATIONS.find(relation).graded:
-            raise UserError(
-                f"--threshold {threshold:g} is for a relation that is a similarity: add --relation, such as box"
-            )
-        if not 0 < threshold <= 1:
-            raise UserError(f"--threshold {threshold:g} cannot be: it must be above 0 and at most 1")
-    return AnswerForm(relation, threshold, options.coordinates)
 
 
 def aggregations_of(requested: str | None, samples: Mapping[str, int]) -> dict[str, str]:

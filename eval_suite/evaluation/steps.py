@@ -17,9 +17,9 @@ from eval_suite.benchmarks.tasks import BENCHMARKS, Benchmark
 from eval_suite.evaluation.generation import Generation
 from eval_suite.grading import Grader
 from eval_suite.grading.gold import clean_gold
-from eval_suite.grading.verdict import GRADER, McqPolicy
-from eval_suite.items import Item, Response
-from eval_suite.metrics.outcomes import Key, Keys, Outcome, key_of
+from eval_suite.grading.verdict import GRADER
+from eval_suite.items import Item, Key, Keys, McqPolicy, Response, key_of
+from eval_suite.metrics.outcomes import Outcome
 from eval_suite.metrics.prompt_protocol import asked_of
 from eval_suite.metrics.summary import one_judge, summarise
 from eval_suite.reporter import SILENT, Reporter, counted

@@ -11,7 +11,8 @@ from eval_suite.grading.grader import Grader, Judge, grade
 from eval_suite.grading.options import parse_options
 from eval_suite.grading.reference import Reference
 from eval_suite.grading.rules import RuleResult
-from eval_suite.grading.verdict import GRADER, McqPolicy, Verdict
+from eval_suite.grading.verdict import GRADER, Verdict
+from eval_suite.items import McqPolicy
 
 __all__ = [
     "GRADER",

@@ -11,8 +11,8 @@ from eval_suite.grading.gold import clean_gold
 from eval_suite.grading.grade_by_relation import Relations, apply_relation, score_of
 from eval_suite.grading.reference import AnswerType, Reference, check_arguments
 from eval_suite.grading.rules import RuleResult, apply_rules, choices_of
-from eval_suite.grading.verdict import McqPolicy, Stage, Verdict
-from eval_suite.items import Item, Response
+from eval_suite.grading.verdict import Stage, Verdict
+from eval_suite.items import Item, McqPolicy, Response
 from mmcorl.answers import Equivalence
 from mmcorl.errors import UserError
 

@@ -15,7 +15,7 @@ from typing import Literal
 from eval_suite.grading.gold import clean_gold
 from eval_suite.grading.options import LETTERS, parse_options, plain_options
 from eval_suite.grading.reference import Reference
-from eval_suite.grading.verdict import McqPolicy
+from eval_suite.items import McqPolicy
 from mmcorl.answers import Equivalence, extract
 from mmcorl.answers.numbers import constant_value
 from mmcorl.answers.parse import ParsedAnswer, parse, split_top_level

@@ -8,7 +8,6 @@ from typing import Literal
 from mmcorl.answers import RELATION
 
 Stage = Literal["no_answer", "rule", "judge", "judge_unclear", "judge_failed"]
-McqPolicy = Literal["letter_or_value", "letter_only"]
 
 GRADER = ("mmcorl-grader", f"1.{RELATION[1]}")
 """Name and version, stored with every score; the version changes with the rules and the relation."""

@@ -7,54 +7,16 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any, Literal
 
 from eval_suite.grading.behaviour import ProgramVote
-from eval_suite.items import Item, Response
+from eval_suite.items import Item, Key, Keys, Response, key_of
 from mmcorl.errors import UserError
 
-Key = tuple[str, str, int]
-"""(benchmark, item id, sample)."""
 JudgeWord = Literal["yes", "no", "unclear", "failed"]
-
-
-def key_of(row: Mapping[str, Any]) -> Key:
-    """Return the key of a line of responses.jsonl, rule.jsonl, judge.jsonl or behaviour.jsonl."""
-    return row["benchmark"], row["id"], row["sample"]
-
-
-class Keys:
-    """A set of keys, at a bit for each sample of an item."""
-
-    def __init__(self, keys: Iterable[Key] = ()) -> None:
-        self._samples: dict[str, dict[str, int]] = {}
-        for key in keys:
-            self.add(key)
-
-    def add(self, key: Key) -> bool:
-        """Add a key; return whether it is new."""
-        if new := key not in self:
-            held = self._samples.setdefault(key[0], {})
-            held[key[1]] = held.get(key[1], 0) | 1 << key[2]
-        return new
-
-    def __contains__(self, key: Key) -> bool:
-        return self._samples.get(key[0], {}).get(key[1], 0) >> key[2] & 1 == 1
-
-    def __iter__(self) -> Iterator[Key]:
-        for benchmark, held in self._samples.items():
-            for id, bits in held.items():
-                yield from ((benchmark, id, n) for n, bit in enumerate(bin(bits)[:1:-1]) if bit == "1")
-
-    def counts(self, benchmark: str) -> dict[str, int]:
-        """Return how many samples each item of a benchmark has."""
-        return {id: bits.bit_count() for id, bits in self._samples.get(benchmark, {}).items()}
-
-    def __len__(self) -> int:
-        return sum(bits.bit_count() for held in self._samples.values() for bits in held.values())
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,13 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from eval_suite.grading.grade_by_relation import Relations
 from eval_suite.items import Item
-from eval_suite.metrics.aggregate import Score, aggregate
-from eval_suite.metrics.outcomes import Outcome
-from eval_suite.metrics.prompt_protocol import Asked, asked_differences, asked_of
-from eval_suite.results.folder import EvalFolder
-from mmcorl.answers.relation import Relation
+from eval_suite.metrics.aggregate import Score
+from eval_suite.metrics.prompt_protocol import Asked, asked_differences
 from mmcorl.apps.analysis.statistics import RESAMPLES, Cluster, Units, by_unit
 from mmcorl.errors import UserError
 
@@ -78,36 +74,6 @@ class Paired:
     def as_dict(self) -> dict[str, Any]:
         """All figures, for JSON."""
         return {**asdict(self), "difference": self.difference}
-
-
-def scored_benchmarks(
-    label: str, folder: EvalFolder, outcomes: Sequence[Outcome], summary: Mapping[str, Any], relation: Relation
-) -> dict[str, Scored]:
-    """Score every benchmark of outcomes over the items of `folder` for comparison, as their summary does.
-
-    `relation`: of items that name none.
-    """
-    items, fingerprints = folder.items(), folder.fingerprints()
-    scored = {}
-    for name, scores in summary["benchmarks"].items():
-        members = [item for item in items if item.benchmark == name]
-        with Relations(relation) as relations:
-            score = aggregate(
-                members,
-                [outcome for outcome in outcomes if outcome.benchmark == name],
-                scores["aggregation"],
-                relation=relations.of(members[0]),
-                tie=scores["tie_rule"] or "lexicographic",
-            )
-        if scores.get("headline"):
-            score = in_hundredths(score)
-        marks = {item.id: fingerprints[name, item.id] for item in members}
-        unsettled = scores["missing"] + scores["judge_failed"] + scores["judge_pending"]
-        scored[name] = Scored(
-            *(label, name, score, members, marks, scores["grader"], scores["judge"], unsettled),
-            asked=asked_of(folder.manifest, name),
-        )
-    return scored
 
 
 def in_hundredths(score: Score) -> Score:

@@ -7,27 +7,22 @@ A, B, C, ...). Anything else is read by the first of a few usual names, and a fi
 
 from __future__ import annotations
 
-import ast
-import json
 import math
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from eval_suite.grading.answer_form import MATHEMATICS, AnswerForm, bare_place, is_plain, literal
 from eval_suite.grading.options import parse_options
 from eval_suite.grading.reference import to_text
-from eval_suite.items import Item, Response
-from eval_suite.metrics.outcomes import Keys
+from eval_suite.items import Item, Keys, Response
 from eval_suite.reporter import counted
 from eval_suite.responses.row_files import read_rows
-from mmcorl.answers.regions import SIDE, Form, is_bare_place, read_places
-from mmcorl.answers.relations import RELATIONS
-from mmcorl.data.columns import USUAL, Corners
+from mmcorl.answers.regions import is_bare_place
+from mmcorl.data.columns import USUAL
 from mmcorl.errors import UserError
-from model_adapters.coordinates import Convention, Coordinates
 
 RESPONSE_COLUMNS = (
     *("response", "prediction", "output", "completion", "model_output", "generation", "text"),
@@ -72,93 +67,6 @@ class Imported:
     """Width and height of the picture, where the row has them."""
 
 
-@dataclass(frozen=True)
-class AnswerForm:
-    """What answers of a file are, and how they are compared."""
-
-    relation: str | None = None
-    """A row of `RELATIONS`; None: mathematics."""
-    threshold: float | None = None
-    coordinates: Convention | None = None
-    """How places are written, in responses and in known answers."""
-    corners: Corners | None = None
-    """What the four numbers of a known box are; None: xyxy."""
-
-    @property
-    def form(self) -> Form | None:
-        """What answers are, where they are places."""
-        return None if self.relation is None else RELATIONS.find(self.relation).form
-
-    def written(self, size: tuple[int, int] | None, where: str) -> Coordinates:
-        """Return how places in a picture of a size are written, thousandths where nothing says how."""
-        if self.coordinates == "pixels" and size is None:
-            raise UserError(
-                f"{where} writes places in pixels, and the size of the picture is not known: add columns 'width' and "
-                "'height'"
-            )
-        return Coordinates.of(self.coordinates or "thousandths", size or (0, 0))
-
-    def known(self, value: Any, size: tuple[int, int] | None, where: str) -> tuple[str, tuple[str, ...], str]:
-        """Return a known answer, further ones, and why they cannot be used.
-
-        A list of texts holds several. Places become thousandths; a known point may be a box, in which any point is
-        right.
-        """
-        form = self.form
-        if form is None:
-            if is_bare_place(value):
-                return "", (), _bare_place(value)
-            texts = listed(value)
-            if not all(_is_plain(text) for text in texts):
-                return "", (), f"holds {value!r:.80} as the known answer: give a text or a list of texts"
-            known = tuple(dict.fromkeys(text for text in map(to_text, texts) if text.strip()))
-            return (known[0] if known else ""), known[1:], ""
-        text = value if isinstance(value, str) else json.dumps(value)
-        text = _NUMBER.sub(lambda match: f"{float(match[0]):.6f}", text)
-        written = self.written(size, where)
-        # Corners that are named by an object are no sides.
-        sides = self.corners == "xywh" and _NAMED.search(text) is None
-        found: list[float] = []
-        flat = False
-
-        def canonical(numbers: Sequence[float]) -> tuple[float, ...]:
-            nonlocal flat
-            if len(numbers) == 4:
-                a, b, c, d = numbers
-                numbers = (a, b, a + c, b + d) if sides else numbers
-                flat = flat or not (numbers[0] < numbers[2] and numbers[1] < numbers[3])
-            found.extend(brought := written.canonical(numbers))
-            return brought
-
-        place = (read_places(text, "box", canonical) if form == "point" else None) or read_places(text, form, canonical)
-        if flat:
-            other = (
-                "left, top, right, bottom (--corners xyxy)" if sides else "left, top, width, height (--corners xywh)"
-            )
-            return "", (), f"holds {value!r:.80} as the known answer, a box without area: is it {other}?"
-        # A box is cut at the edges, but a known one has to lie within them: others are of another unit, or turned.
-        if place is None or not all(-1e-6 <= number <= SIDE + 1e-6 for number in found):
-            shown = self.coordinates or "thousandths"
-            return "", (), f"holds {value!r:.80} as the known answer, which is no {form} in {shown} of a picture"
-        return place, (), ""
-
-
-def _bare_place(value: Sequence[Any]) -> str:
-    """Why a list of numbers is no known answer of texts or mathematics."""
-    relation = "point" if len(value) == 2 else "box"
-    return (
-        f"holds {list(value)!r:.80} as the known answer, a place or {len(value)} answers: add --relation {relation} "
-        "for a place, or write texts in the list for several answers"
-    )
-
-
-_NAMED = re.compile(r"\bx2\b")
-# Not the digit of a key such as bbox_2d.
-_NUMBER = re.compile(r"(?<![\w.])-?[0-9]+(?:\.[0-9]*)?(?:e-?[0-9]{1,3})?")
-MATHEMATICS = AnswerForm()
-"""Of rows that say nothing else."""
-
-
 class ResponseFile:
     """The responses of a file, read anew in every pass over them: there may be more than memory holds.
 
@@ -178,7 +86,7 @@ class ResponseFile:
                 self.filters[str(row["filter"])] = None
             if self._is_read(row):
                 number = row.get("sample")
-                given.setdefault(to_text(number) if _is_plain(number) else None, self.rows - 1)
+                given.setdefault(to_text(number) if is_plain(number) else None, self.rows - 1)
         if not self.rows:
             raise UserError(f"{path} holds no rows: give a file with one response per row")
         self._numbers = _sample_numbers(given, path)
@@ -211,7 +119,7 @@ class ResponseFile:
             doc = row.get("doc") if isinstance(row.get("doc"), dict) else {}
             merged = {**{key: value for key, value in (doc or {}).items() if key not in row}, **row}
             texts = _texts(merged, where)
-            names = {column: to_text(merged[column]) for column in ID_COLUMNS if _is_plain(merged.get(column))}
+            names = {column: to_text(merged[column]) for column in ID_COLUMNS if is_plain(merged.get(column))}
             identity = next(iter(names.values()), str(place))
             numbered = self._numbers is not None
             if len(texts) > 1 and numbered:
@@ -223,7 +131,7 @@ class ResponseFile:
                 )
             first = drawn.get(identity, 0) if self._numbers is None else self._numbers[to_text(row["sample"])]
             drawn[identity] = drawn.get(identity, 0) + len(texts)
-            question = next((merged[name] for name in USUAL["question"] if _is_plain(merged.get(name))), "")
+            question = next((merged[name] for name in USUAL["question"] if is_plain(merged.get(name))), "")
             choices, unread = _choices(merged)
             gold, accepted, trouble = self._known(merged, choices, where)
             if self._golds and (unread or trouble):
@@ -403,8 +311,8 @@ def _gold(row: Mapping[str, Any], choices: tuple[str, ...] | None) -> tuple[str 
     if value is None:
         return None, ""
     if is_bare_place(value):
-        return None, _bare_place(value)
-    if not _is_plain(value):
+        return None, bare_place(value)
+    if not is_plain(value):
         return None, (
             f"holds {value!r:.80} as the known answer: give a text or a number, or say what it is: --relation box, "
             "boxes, point or points for places, another relation for several texts"
@@ -421,15 +329,6 @@ def _gold(row: Mapping[str, Any], choices: tuple[str, ...] | None) -> tuple[str 
 
 def _known_value(row: Mapping[str, Any]) -> Any:
     return _first(row, ("target", *GOLD_COLUMNS) if "resps" in row or "filtered_resps" in row else GOLD_COLUMNS)
-
-
-def listed(value: Any) -> list[Any]:
-    """Several known answers: a list, or one as JSON or Python in a cell of a table."""
-    if isinstance(value, str) and value.strip().startswith("["):
-        parsed = _literal(value)
-        if isinstance(parsed, list) and all(isinstance(text, str) for text in parsed):
-            return parsed
-    return list(value) if isinstance(value, list | tuple) else [value]
 
 
 def _coordinates(row: Mapping[str, Any], where: str) -> tuple[float, float, str] | None:
@@ -451,7 +350,7 @@ def _coordinates(row: Mapping[str, Any], where: str) -> tuple[float, float, str]
 def _size(row: Mapping[str, Any]) -> tuple[int, int] | None:
     """Width and height of the picture that a row is about, where it has them."""
     for names in SIZE_COLUMNS:
-        if all(_is_plain(row.get(name)) and _is_number(str(row[name])) and float(row[name]) >= 1 for name in names):
+        if all(is_plain(row.get(name)) and _is_number(str(row[name])) and float(row[name]) >= 1 for name in names):
             return round(float(row[names[0]])), round(float(row[names[1]]))
     return None
 
@@ -476,10 +375,6 @@ def _first(row: Mapping[str, Any], names: Sequence[str]) -> Any:
     return None
 
 
-def _is_plain(value: Any) -> bool:
-    return isinstance(value, str | int | float) and not (isinstance(value, float) and math.isnan(value))
-
-
 def _is_number(text: str) -> bool:
     try:
         return math.isfinite(float(text))
@@ -497,7 +392,7 @@ def _choices(row: Mapping[str, Any]) -> tuple[tuple[str, ...] | None, str]:
         return None, ""
     options = given
     if isinstance(options, str):
-        options = _literal(options) if options.strip()[0] in "[{" else parse_options(options)
+        options = literal(options) if options.strip()[0] in "[{" else parse_options(options)
     if isinstance(options, dict) and set(options) <= set(_LETTERS) and all(map(_is_option, options.values())):
         options = _by_letter(options)
     # pandas writes an array as ['40' '45'], which Python reads as one text: one option is none.
@@ -509,7 +404,7 @@ def _choices(row: Mapping[str, Any]) -> tuple[tuple[str, ...] | None, str]:
 
 
 def _is_option(value: Any) -> bool:
-    return value is None or _is_plain(value)
+    return value is None or is_plain(value)
 
 
 def _by_letter(row: Mapping[str, Any]) -> tuple[str, ...] | None:
@@ -518,13 +413,3 @@ def _by_letter(row: Mapping[str, Any]) -> tuple[str, ...] | None:
     while values and not values[-1]:
         values.pop()
     return tuple(values) if sum(map(bool, values)) >= 2 and values[0] else None
-
-
-def _literal(text: str) -> Any:
-    """What a table holds as JSON or as Python prints it; None for what is neither."""
-    for read in (json.loads, ast.literal_eval):
-        try:
-            return read(text.strip())
-        except (ValueError, SyntaxError, RecursionError, MemoryError):
-            continue
-    return None

@@ -13,18 +13,16 @@ from pathlib import Path
 
 from eval_suite.benchmarks.tasks import BENCHMARKS, parse_benchmarks
 from eval_suite.grading import Grader
+from eval_suite.grading.answer_form import MATHEMATICS, AnswerForm, listed
 from eval_suite.grading.grade_by_relation import form_of
 from eval_suite.items import Item, Response
 from eval_suite.reporter import counted
 from eval_suite.responses.imports import (
     ID_COLUMNS,
-    MATHEMATICS,
-    AnswerForm,
     Imported,
     ResponseFile,
     as_items,
     as_responses,
-    listed,
     read_responses,
 )
 from mmcorl.errors import UserError

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from eval_suite.metrics import prompt_protocol as asked
-from eval_suite.metrics.outcomes import Keys, key_of
-from eval_suite.metrics.paired import Scored, scored_benchmarks
+from eval_suite.grading.grade_by_relation import Relations
+from eval_suite.items import Keys, key_of
+from eval_suite.metrics.aggregate import aggregate
+from eval_suite.metrics.outcomes import Outcome
+from eval_suite.metrics.paired import Scored, in_hundredths
+from eval_suite.metrics.prompt_protocol import asked_of, protocol_of, sentence
 from eval_suite.results.folder import EvalFolder
 from eval_suite.results.tables import csv_text, score_tables, sub_score_tables, title
 from mmcorl.answers.relation import Relation
@@ -170,13 +173,43 @@ def facts(folder: EvalFolder) -> list[tuple[str, str]]:
     """What produced the responses and their verdicts, as far as the folder records it."""
     manifest, grader, judge = folder.manifest, folder.document("rule.json") or {}, folder.document("judge.json")
     rows: list[tuple[str, str]] = [(name, str(manifest[name])) for name in ("model", "responses") if name in manifest]
-    if protocol := asked.protocol_of(manifest):
+    if protocol := protocol_of(manifest):
         rows.append(("protocol", protocol))
     for name, how in manifest.get("generation", {}).items():
         revision = manifest.get("benchmarks", {}).get(name, {}).get("revision")
         copy = "a local copy" if revision is None else f"hub revision {revision}"
-        rows.append((title(name), f"{asked.sentence(how)}, {how['dtype']}; rows from {copy}"))
+        rows.append((title(name), f"{sentence(how)}, {how['dtype']}; rows from {copy}"))
     rows.append(("grader", f"{grader.get('name')} {grader.get('version')}, multiple choice {grader.get('mcq_policy')}"))
     rows.append(("judge", "none" if judge is None else f"{judge['model']}, prompt {judge['prompt_version']}"))
     versions = ", ".join(f"{name} {version}" for name, version in manifest.get("versions", {}).items())
     return [*rows, ("versions", versions)] if versions else rows
+
+
+def scored_benchmarks(
+    label: str, folder: EvalFolder, outcomes: Sequence[Outcome], summary: Mapping[str, Any], relation: Relation
+) -> dict[str, Scored]:
+    """Score every benchmark of outcomes over the items of `folder` for comparison, as their summary does.
+
+    `relation`: of items that name none.
+    """
+    items, fingerprints = folder.items(), folder.fingerprints()
+    scored = {}
+    for name, scores in summary["benchmarks"].items():
+        members = [item for item in items if item.benchmark == name]
+        with Relations(relation) as relations:
+            score = aggregate(
+                members,
+                [outcome for outcome in outcomes if outcome.benchmark == name],
+                scores["aggregation"],
+                relation=relations.of(members[0]),
+                tie=scores["tie_rule"] or "lexicographic",
+            )
+        if scores.get("headline"):
+            score = in_hundredths(score)
+        marks = {item.id: fingerprints[name, item.id] for item in members}
+        unsettled = scores["missing"] + scores["judge_failed"] + scores["judge_pending"]
+        scored[name] = Scored(
+            *(label, name, score, members, marks, scores["grader"], scores["judge"], unsettled),
+            asked=asked_of(folder.manifest, name),
+        )
+    return scored

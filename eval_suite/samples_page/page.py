@@ -19,8 +19,8 @@ from typing import Any, Literal
 
 from markupsafe import Markup
 
-from eval_suite.items import Response
-from eval_suite.metrics.outcomes import Key, Outcome, key_of
+from eval_suite.items import Key, Response, key_of
+from eval_suite.metrics.outcomes import Outcome
 from eval_suite.results.folder import item_from_row
 from eval_suite.results.tables import title as benchmark_title
 from eval_suite.samples_page.data import Texts, filters, item_data, row_data

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from eval_suite import compare, diversity, grade_file, pair
-from eval_suite.responses.sources import lineage, parse_source
+from eval_suite.comparisons.sources import lineage, parse_source
 from evaluations import Cli, cli, write_rows
 from mmcorl.errors import UserError
 from runs import taught

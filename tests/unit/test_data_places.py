@@ -13,8 +13,8 @@ import pytest
 from PIL import Image
 
 from eval_suite.benchmarks.custom_data import load_rows, open_rows
+from eval_suite.grading.answer_form import AnswerForm
 from eval_suite.reporter import Reporter
-from eval_suite.responses.imports import AnswerForm
 from mmcorl.answers.relations import open_relation
 from mmcorl.apps.doctor.doctor import known_answer_shown
 from mmcorl.config import Config

@@ -19,12 +19,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from eval_suite.benchmarks import subset
-from eval_suite.benchmarks.custom_data import answers_of, load_rows, open_rows, require_answers
+from eval_suite.benchmarks.custom_data import load_rows, open_rows, require_answers
 from eval_suite.benchmarks.tasks import BENCHMARKS, Loaded, parse_benchmarks
 from eval_suite.evaluation import steps
 from eval_suite.evaluation.generation import generation_for, training_of
-from eval_suite.evaluation.pipeline import EvalJob, aggregations_of, answer_form, device_of
+from eval_suite.evaluation.pipeline import EvalJob, aggregations_of, device_of
 from eval_suite.grading import GRADER, Grader
+from eval_suite.grading.answer_form import AnswerForm, answer_form, answers_of
 from eval_suite.grading.grade_by_relation import Relations, form_of, how_compared
 from eval_suite.grading.official import METRICS
 from eval_suite.items import Item
@@ -32,7 +33,6 @@ from eval_suite.metrics.paired import facts_difference
 from eval_suite.metrics.prompt_protocol import ASKED, asked_of, shown
 from eval_suite.options import DEFAULT_POLICY, DiversityOptions
 from eval_suite.reporter import Reporter, counted
-from eval_suite.responses.imports import AnswerForm
 from eval_suite.responses.match_rows import read_answers
 from eval_suite.results.finished import is_evaluation, require_finished, unfinished
 from eval_suite.results.folder import EvalFolder
