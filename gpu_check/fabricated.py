@@ -1,6 +1,6 @@
 """Workers that train on made-up rollouts: pictures of noise, random completions, nothing sampled and no data.
 
-What benches and `mmcorl prove` measure is the real update of the real worker; only what it is fed is made up.
+What benches and `gpu_check prove` measure is the real update of the real worker; only what it is fed is made up.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A GPU that computes nothing, for machines without one: what an update asks of a GPU, counted instead of computed.
 
-    mmcorl doctor CONFIG --dry [--json]
+    python -m gpu_check dry CONFIG [--json]
 
 runs the real update of each agent of a config at full size: policy, shared prefix, chunked head, checkpointing, clip
 and fused AdamW. Two micro-batches of a 3B model take a minute or two on one core and less than 2 GB. It tells kernels,

@@ -29,7 +29,7 @@ def load() -> None:
     """
     if "torch" in sys.modules:
         raise UserError(
-            "the fake GPU comes before torch, which this process has imported: run mmcorl doctor CONFIG --dry"
+            "the fake GPU comes before torch, which this process has imported: run `python -m gpu_check dry CONFIG`"
         )
     found = importlib.util.find_spec("torch")
     assert found is not None

@@ -1,4 +1,4 @@
-"""What `mmcorl doctor CONFIG --dry` prints: each agent's update on the fake GPU, as a record and for people."""
+"""What `python -m gpu_check dry CONFIG` prints: each agent's update on the fake GPU, as a record and for people."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def examine(config: Config) -> Iterator[dict[str, Any]]:
     if config.training.lora and config.training.lora.quantize:
         raise UserError(
             f"training.lora.quantize is {config.training.lora.quantize!r}, but a device that computes nothing holds no "
-            "weights in four bits: leave it out with --dry"
+            "weights in four bits: leave it out here"
         )
     alike: dict[tuple[Any, ...], list[int]] = {}
     for number, agent in enumerate(config.agents):

@@ -63,14 +63,14 @@ def ask(family: str, prompts: int, completions: int, tokens: int, one_call: bool
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "update.yaml")
         file.write_text(json.dumps(config), encoding="utf-8")
-        command = [*itself()[:-1], "gpu_check.fake_gpu", str(file), *["--batch-by-batch"] * (not one_call)]
+        command = [*itself()[:-1], "gpu_check", "dry", str(file), "--json", *["--batch-by-batch"] * (not one_call)]
         told = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
     (found,) = json.loads(told)
     return read(found)
 
 
 def read(found: dict[str, Any]) -> Expected:
-    """A record of `mmcorl doctor --dry --json`."""
+    """A record of `python -m gpu_check dry CONFIG --json`."""
     return Expected(
         seconds=round(found["run"] * found["seconds"] + found["optimizer_seconds"], 3),
         peak=round(found["peak_gib"], 2),

@@ -1,4 +1,4 @@
-"""A file of `mmcorl prove` as the table of docs/speed.md: `python -m gpu_check.prove.page proof.json`."""
+"""A file of `gpu_check prove` as the table of docs/speed.md: `python -m gpu_check.prove.page proof.json`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def markdown(proof: Mapping[str, Any]) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in proof["versions"].items())
     driver = f", driver {proof['driver']}" if proof["driver"] else ""
     counts = f"{proof['passed']} passed, {proof['failed']} failed, {proof['skipped']} skipped"
-    head = f"`mmcorl prove` on {proof['device']}{driver} ({versions}): {counts} in {proof['seconds']:.0f} s."
+    head = f"`gpu_check prove` on {proof['device']}{driver} ({versions}): {counts} in {proof['seconds']:.0f} s."
     rows = ["| measured | | numbers |", "|---|---|---|"]
     for line in proof["lines"]:
         told = [_number(what, one).text() for what, one in line["numbers"].items()] or [line["sentence"]]

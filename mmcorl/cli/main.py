@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from mmcorl.cli.arguments import Command
 
-SILENT = {"-h", "--help", "-q", "--quiet", "--dry"}
+SILENT = {"-h", "--help", "-q", "--quiet"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -27,7 +27,7 @@ TASKS = {
     "evaluate": ("eval", "grade", "table", "compare", "ensemble"),
     "choose and analyse models": ("diversity", "pair", "dynamics"),
     "reword training questions": ("rephrase", "rephrase audit"),
-    "model families": ("families", "check-adapter", "zoo", "prove"),
+    "model families": ("families", "check-adapter", "zoo"),
     "share": ("card", "push"),
     "reference": ("settings", "schema", "completion"),
 }

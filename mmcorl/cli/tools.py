@@ -1,4 +1,4 @@
-"""Commands on models and this machine: families, check-adapter, zoo, prove."""
+"""Commands on models and this machine: families, check-adapter, zoo."""
 
 from __future__ import annotations
 
@@ -135,49 +135,3 @@ def zoo(models: ZooArguments) -> int:
     for name in models.names:
         print(tool.resolve(f"zoo:{name.removeprefix('zoo:')}"))
     return 0
-
-
-class ProveArguments(Arguments):
-    groups: Annotated[tuple[str, ...], Flag(positional=True, metavar="GROUP")] = ()
-    """only these, such as update or steady (default: all)"""
-    minutes: float = 9.0
-    """time budget: measurements that no longer fit are skipped, not cut short"""
-    out: Path | None = None
-    """write all numbers to this JSON file, complete after every line"""
-
-
-PROVE = """On a GPU of 80 GB the real update, engine and time slicing run at full size (Qwen2.5-VL-3B, InternVL3.5-2B,
-Gemma-3-4B; random weights made on the GPU, no download, no network), and each line is PASS, FAIL or SKIP with its
-numbers and their bounds. About nine minutes for everything. On a CPU the same lines come from models of a
-megabyte in one to two minutes; speed and memory are then not judged, and nothing is shown about a GPU. Exit
-status 1 if a line fails.
-
-groups:
-  machine              GPU, driver, versions, what is missing, which attention kernels torch chooses
-  arithmetic           tiny models of four families against fp32 on the CPU: log-probabilities and gradients
-  update               full-size updates: seconds, MFU, peak beside the prediction, host waits
-  ragged               new lengths at every step: no step may be much slower; the same with cuDNN's attention
-  long                 completions of 16,384 tokens: fits, seconds, peak
-  mask against varlen  attention of one layer behind a dense mask and as the update computes it
-  engine               tokens per second, kernels and weight casts per token, drift to the trainer; vLLM, if installed
-  slicing              45 GB of weights and moments leave the GPU and come back bit by bit
-  steady               60 ragged steps: no memory grows or is lost
-
-words:
-  prompts once         the shared prefix (a prompt computed once for its completions) against one prompt per completion
-  P, C, K              tokens of the prompt, tokens of a completion, completions of a prompt
-  mask / ours          seconds behind a dense mask over seconds of ours: above 1 ours is faster
-  batch by batch       several attention calls per layer instead of one, and why
-  rest, ready          slicing: an agent's weights and moments leave the GPU, and come back
-
-examples:
-  mmcorl prove --minutes 9 --out proof.json
-  mmcorl prove update long --minutes 5 --out part.json"""
-
-
-@command("prove", "test correctness and speed of the real kernels on this GPU, at full model size", epilog=PROVE)
-def prove(asked: ProveArguments) -> int:
-    """Print a line per measurement; exit status 1 if one failed."""
-    from gpu_check.prove.report import run
-
-    return run(asked.groups, asked.minutes, asked.out)

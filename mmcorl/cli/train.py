@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import sys
 import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -367,8 +366,6 @@ class DoctorArguments(Arguments):
     """mean tokens of a completion in that estimate (default: half of sampling.max_new_tokens)"""
     rows: int | None = Field(default=None, ge=1)
     """training rows in that estimate, where the data are not here"""
-    dry: bool = False
-    """instead: count an update of each agent on a GPU that computes nothing; reads no data"""
 
 
 DOCTOR = """examples:
@@ -376,7 +373,6 @@ DOCTOR = """examples:
   mmcorl doctor my_run.yaml training.tokens_per_microbatch=4096
   mmcorl doctor my_run.yaml --steps 3 --price 2.50        time three steps; hours and cost of the run
   mmcorl doctor paper/vlm_3b_open_r1 --gpu A100 --rows 7689     estimated hours, nothing is timed
-  mmcorl doctor my_run.yaml --dry             count an update on a GPU that computes nothing
   mmcorl doctor --json                        versions and machine, for a bug report
 """
 
@@ -388,10 +384,8 @@ def doctor(run: DoctorArguments, progress: Progress, output: Output) -> int:
     """Print the findings as they come; exit status 1 for a problem."""
     config = None
     if run.config is None:
-        if run.dry or run.steps:
-            raise UserError(f"{'--dry' if run.dry else '--steps'} needs a config: name one, such as quickstart")
-    elif run.dry:
-        _on_a_fake_gpu(run.config, run.overrides, as_json=output.as_json)
+        if run.steps:
+            raise UserError("--steps needs a config: name one, such as quickstart")
     else:
         config = settings.load(run.config, run.overrides)
 
@@ -407,23 +401,3 @@ def doctor(run: DoctorArguments, progress: Progress, output: Output) -> int:
     if output.as_json:
         print(json.dumps([asdict(finding) for finding in findings], indent=1))
     return 1 if any(finding.level == "problem" for finding in findings) else 0
-
-
-def _on_a_fake_gpu(path: str, overrides: Sequence[str], *, as_json: bool) -> NoReturn:
-    from gpu_check.fake_gpu import library
-
-    library.load()  # The first to import torch; the user's own files, which the config names, may do so as well.
-    config = settings.load(path, overrides)
-
-    from gpu_check.fake_gpu import report
-
-    records = []
-    for record in report.examine(config):
-        records.append(record)
-        if not as_json:
-            print(*report.lines(record), sep="\n", flush=True)
-    if as_json:
-        print(json.dumps(records, indent=1))
-    sys.stdout.flush()
-    # A process of its own, as no other may load the device; ending in order, torch's thread for it may abort it.
-    os._exit(0)

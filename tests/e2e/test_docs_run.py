@@ -30,7 +30,7 @@ NOT_RUN = {
     "runs that the page does not make",
     r"launcher=ray": "tests/stack/test_ray_quickstart.py",
     r"profile=true": "needs more steps: tests/e2e/test_profile.py",
-    r"mmcorl prove": "tests/e2e/test_prove_on_a_cpu.py",
+    r"gpu_check prove": "tests/e2e/test_prove_on_a_cpu.py",
     r"mmcorl rephrase|rephrased": "tests/e2e/test_rephrase.py, with an endpoint of its own",
     r"mmcorl push|mmcorl card": "tests/unit/test_share.py, with a hub of its own",
     r"mine(\.py)?:": "tests/e2e/test_outside.py",

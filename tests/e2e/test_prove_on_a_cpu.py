@@ -1,4 +1,4 @@
-"""`mmcorl prove` and the quickstart on a bare machine: torch, transformers and what docs/gpus.md says to carry."""
+"""`gpu_check prove` and the quickstart on a bare machine: torch, transformers and what docs/gpus.md says to carry."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def carried() -> set[str]:
     return found
 
 
-def on_a_bare_machine(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def on_a_bare_machine(folder: Path, program: str, *words: str) -> subprocess.CompletedProcess[str]:
     """Run a command of the checkout, which is not installed there."""
     kept = with_requirements(list(THERE)) | carried()
     owners = metadata.packages_distributions()
@@ -62,14 +62,14 @@ def on_a_bare_machine(folder: Path, *words: str) -> subprocess.CompletedProcess[
         "BARE_HIDDEN": " ".join(sorted({*hidden, "vllm", "deepspeed", "ray"} - ours)),
     }
     assert {"rapidfuzz", "math_verify", "datasets", "tensorboard", "peft"} <= {*hidden}
-    command = [sys.executable, "-m", "mmcorl", *words]
+    command = [sys.executable, "-m", program, *words]
     return subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, timeout=500)
 
 
 @pytest.mark.slow
 def test_every_group_has_its_line_and_the_file_its_numbers(tmp_path: Path) -> None:
     out = tmp_path / "proof.json"
-    run = on_a_bare_machine(tmp_path, "prove", "--minutes", "9", "--out", str(out))
+    run = on_a_bare_machine(tmp_path, "gpu_check", "prove", "--minutes", "9", "--out", str(out))
     assert run.returncode == 0, run.stdout + run.stderr
     lines = run.stdout.splitlines()
     assert lines[0].startswith("missing: a GPU (everything is tiny")
@@ -90,7 +90,7 @@ def test_every_group_has_its_line_and_the_file_its_numbers(tmp_path: Path) -> No
 
 @pytest.mark.slow
 def test_three_steps_of_the_quickstart(tmp_path: Path) -> None:
-    run = on_a_bare_machine(tmp_path, "train", "quickstart", "steps=3", "--run-dir", "run")
+    run = on_a_bare_machine(tmp_path, "mmcorl", "train", "quickstart", "steps=3", "--run-dir", "run")
     assert run.returncode == 0, run.stdout + run.stderr
     assert "tensorboard/ is not written: the package tensorboard is not installed" in run.stderr
     written = [json.loads(line)["step"] for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]

@@ -75,7 +75,7 @@ def test_what_cuda_fuses_is_one_kernel(by_hand: Any) -> None:
 
 def test_without_a_compiler_there_is_a_sentence(tmp_path: Any) -> None:
     environment = {**os.environ, "PATH": str(tmp_path), "MMCORL_CACHE": str(tmp_path)}
-    command = [sys.executable, "-m", "mmcorl.cli", "doctor", "configs/text.yaml", "--dry"]
+    command = [sys.executable, "-m", "gpu_check", "dry", "configs/text.yaml"]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 2
-    assert done.stderr.startswith("mmcorl: the fake GPU is compiled on first use and there is no g++ here")
+    assert done.stderr.startswith("gpu_check: the fake GPU is compiled on first use and there is no g++ here")

@@ -1,4 +1,4 @@
-"""`mmcorl prove`: what is skipped, what fails, what is counted; tests/e2e has the whole command."""
+"""`python -m gpu_check prove`: what is skipped, what fails, what is counted; tests/e2e has the whole command."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from gpu_check.__main__ import main
 from gpu_check.prove import attention, precision, slicing, updates
 from gpu_check.prove.expected import Expected, ask, expected, read
 from gpu_check.prove.numbers import Line, Measured, Number, Proof, Skipped
 from gpu_check.prove.page import markdown
 from gpu_check.prove.plan import Piece, carry_out
 from gpu_check.prove.stage import MINIATURE, Scale, Stage
-from mmcorl.cli.main import main
 from mmcorl.engines.transformers import TransformersEngine
 from mmcorl.policy import shared_prefix
 from model_adapters import varlen
@@ -244,7 +244,7 @@ def test_a_file_becomes_a_table_with_the_same_numbers() -> None:
     proof.add(Line.of("one", "one of two", Measured([Number("peak", 56.26, "GiB", most=57.0)]), 3.0), 3.0)
     proof.add(Line("SKIP", "two", "two", "no a | b here"), 4.0)
     lines = markdown(json.loads(json.dumps(proof.as_dict()))).splitlines()
-    assert lines[0] == "`mmcorl prove` on a card, driver 580.1 (torch 2.11): 1 passed, 0 failed, 1 skipped in 4 s."
+    assert lines[0] == "`gpu_check prove` on a card, driver 580.1 (torch 2.11): 1 passed, 0 failed, 1 skipped in 4 s."
     assert lines[4:] == ["| one of two | PASS | peak 56.26 GiB (at most 57) |", "| two | SKIP | no a / b here |"]
 
 
