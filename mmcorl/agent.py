@@ -38,7 +38,7 @@ class Agent(Protocol):
     """One policy of the cohort."""
 
     name: str
-    coming: Callable[[int], Sequence[Prompt]]
+    upcoming_prompts: Callable[[int], Sequence[Prompt]]
     """The prompts of a later step, where they are known: they are encoded during the update before it."""
 
     # -- called by the training loop -----------------------------------------------------------------------------
@@ -115,8 +115,8 @@ class Cohort:
     """Makes every worker write what it prints to AGENT-rankN.log in a folder, earlier output included."""
 
 
-def nothing_known(step: int) -> Sequence[Prompt]:
-    """The `coming` of an agent that is not told which prompts come next."""
+def no_lookahead(step: int) -> Sequence[Prompt]:
+    """Return nothing: the `upcoming_prompts` of an agent whose next prompts are unknown."""
     return ()
 
 

@@ -65,7 +65,7 @@ class Run:
 
     @property
     def weights(self) -> dict[str, Path]:
-        """By agent, the folder of its final weights in Hugging Face format; empty before the run is finished."""
+        """Folder of each agent's final weights in Hugging Face format; empty before the run is finished."""
         final = self.path / FINAL
         return {name: final / name for name in self.summary.get("agents", {}) if (final / name).is_dir()}
 

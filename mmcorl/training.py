@@ -31,7 +31,7 @@ from mmcorl.prompts.styles import STYLES
 from mmcorl.rewards import Reward
 from mmcorl.run import memory
 from mmcorl.run.checkpoints import Committed
-from mmcorl.run.prepare import Inputs, OpenModels, Suite, as_named, check_inputs
+from mmcorl.run.prepare import Inputs, OpenModels, Suite, as_named, prepare_inputs
 from mmcorl.run.progress import Progress, waiting
 from mmcorl.run.recorder import Recorder
 from mmcorl.run.run_folder import PROFILE, RunFolder, about_finished
@@ -82,7 +82,7 @@ def train(
         launcher(config) as launch,
         open_relation(config.answers.relation, config.answers.vote_by, config.answers.threshold) as relation,
     ):
-        inputs = check_inputs(config, folder.data_check(), suite, open_models, quiet)
+        inputs = prepare_inputs(config, folder.data_check(), suite, open_models, quiet)
         if folder.finished(inputs.steps) is None:
             supervision = supervision_of(config, relation)
             gpu = str(launch.device).startswith("cuda")
@@ -151,12 +151,23 @@ def _run(
         if config.profile is not None:
             _profile(config.profile.steps, cohort, folder.path / PROFILE, steps - done, progress)
         rates = {agent.name: agent.take_rates for agent in agents}
-        more = start, cohort.parallel, rates, compared, inputs.probes
-        recorder = Recorder(folder, config, steps, inputs.validation, relation, progress, *more)
+        recorder = Recorder(
+            folder,
+            config,
+            steps,
+            inputs.validation,
+            relation,
+            progress,
+            start=start,
+            parallel=cohort.parallel,
+            rates=rates,
+            compared=compared,
+            probes=inputs.probes,
+        )
         with recorder, stop_on_signals(recorder):
             if config.episode is None:
                 for agent in agents:
-                    agent.coming = inputs.prompts.ahead
+                    agent.upcoming_prompts = inputs.prompts.ahead
             cotrain(agents, inputs.prompts, interplay, supervision, reward, recorder, steps, cohort.parallel)
             progress.phase("export")
             recorder.export(agents)

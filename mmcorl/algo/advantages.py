@@ -135,7 +135,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Tensor) -> Spread:
-        """Of a tensor of any shape, summed in fp64. Raises NotFiniteError."""
+        """Summarize a tensor of any shape, summed in fp64. Raises NotFiniteError."""
         require_finite(values, "return")
         if values.numel() == 0:
             return cls(0, 0.0, 0.0, math.inf, -math.inf)

@@ -182,7 +182,7 @@ def call_surrogate(function: Surrogate, given: Mapping[str, Any]) -> Tensor:
 
 
 def _completion_mean(values: Tensor, lengths: Tensor | None) -> Tensor:
-    """At each token the mean over its completion, with gradient; flat (T,) to (T,)."""
+    """Give each token the mean over its completion, with gradient; flat (T,) to (T,)."""
     if lengths is None or values.ndim != 1 or int(lengths.sum()) != len(values):
         raise ValueError(
             "a ratio of whole completions needs flat log-probabilities and the lengths that divide them into "

@@ -199,7 +199,7 @@ class HealthMonitor:
     # -- processes, from outside -----------------------------------------------------------------------------------
 
     def _watch_servers(self) -> None:
-        """Without Ray, which waits for a dead one for up to a minute."""
+        """Watch servers without Ray, which waits for a dead one for up to a minute."""
         while self.lost is None and not self._closed.wait(PERIOD):
             self.lost = next((what for pid, what in self.servers.items() if state(pid) == "ended"), None)
 

@@ -37,7 +37,7 @@ _STATES: dict[str, State] = {
 
 
 class ProcessMonitor:
-    """As an actor, one per machine."""
+    """Ray actor, one per machine."""
 
     def states(self, pids: Iterable[int]) -> dict[int, State]:
         return {pid: state(pid) for pid in pids}

@@ -50,7 +50,7 @@ def prepare_libraries(gpu: bool) -> None:
 
 @contextmanager
 def threads_back_to(count: int) -> Iterator[None]:
-    """At the end give torch as many threads as before the run: the process may be a notebook's, and live on."""
+    """Give torch as many threads at the end as before the run: the process may be a notebook's, and live on."""
     try:
         yield
     finally:

@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from mmcorl.agent import Parallel, nothing_known
+from mmcorl.agent import Parallel, no_lookahead
 from mmcorl.types import Completion, Group, Prompt
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class RemoteAgent(ABC):
 
     def __init__(self, name: str, ranks: int):
         self.name, self.ranks = name, ranks
-        self.coming: Callable[[int], Sequence[Prompt]] = nothing_known
+        self.upcoming_prompts: Callable[[int], Sequence[Prompt]] = no_lookahead
         self._rates: dict[int, dict[str, float | None]] = {}
         """By step, until they are taken."""
         self._rank_of: dict[str, int] = {}
@@ -56,7 +56,7 @@ class RemoteAgent(ABC):
         for uid, values in rewards.items():
             # A prompt that was never rolled out goes to rank 0, whose worker refuses it.
             local_rewards[self._rank_of.get(uid, 0)][uid] = values
-        shares = split(self.coming(step + 1), self.ranks)
+        shares = split(self.upcoming_prompts(step + 1), self.ranks)
         arguments = [(part, step, share) for part, share in zip(local_rewards, shares, strict=True)]
         during = f"the update of step {step}"
         metrics: dict[str, float] = self.call("update", arguments, during)[0]

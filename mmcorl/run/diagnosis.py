@@ -162,7 +162,7 @@ class Watch:
         """The steps on which agents agreed most."""
         for line in lines:
             self.see(line)
-        self.require_quiet()
+        self.raise_if_collapsed()
 
     @property
     def findings(self) -> list[Finding]:
@@ -179,7 +179,7 @@ class Watch:
         """Whether a sign ends the run."""
         return self.action == "stop" and any(alarm.collapse for alarm in self.alarms)
 
-    def require_quiet(self) -> None:
+    def raise_if_collapsed(self) -> None:
         """Raise RunError where a sign ends the run."""
         if self.stopped:
             sign = next(alarm for alarm in self.alarms if alarm.collapse)

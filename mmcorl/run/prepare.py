@@ -73,7 +73,7 @@ def as_named(models: Sequence[str], quiet: bool) -> Iterator[tuple[str, str]]:
     yield from ((model, model) for model in dict.fromkeys(models))
 
 
-def check_inputs(
+def prepare_inputs(
     config: Config, earlier: Mapping[str, Any], suite: Suite | None, open_models: OpenModels, quiet: bool
 ) -> Inputs:
     """Open every data set, check every row, and return the usable ones.

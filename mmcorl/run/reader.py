@@ -266,7 +266,7 @@ def _start_end(points: Points, items: int | None = None) -> StartEnd:
 
 
 def _last_of_each(records: Sequence[Record], name: str, run_dir: Path, key: tuple[str, ...]) -> list[Record]:
-    """By growing step, with the last record of each key: a resumed run may have written a step twice."""
+    """Return records by growing step, with the last record of each key: a resumed run may have written a step twice."""
     latest: dict[tuple[Any, ...], Record] = {}
     for record in records:
         if any(part not in record for part in key) or not isinstance(record["step"], int):

@@ -207,7 +207,7 @@ class Recorder:
         if self.stop_requested and step < self.steps:
             raise KeyboardInterrupt
         if step < self.steps:
-            self._watch.require_quiet()
+            self._watch.raise_if_collapsed()
 
     # -- the end --------------------------------------------------------------------------------------------------
 

@@ -38,7 +38,7 @@ class Finding:
     """Whether `logging.alarms=stop` stops the run for it."""
 
     def told(self) -> str:
-        """In one line."""
+        """Return these numbers as one line."""
         return f"{self.sentence}: {self.advice}"
 
 

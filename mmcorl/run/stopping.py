@@ -17,7 +17,7 @@ from mmcorl.system.lifetime import on_signals
 
 @contextmanager
 def stop_on_signals(recorder: Recorder) -> Iterator[None]:
-    """On Ctrl-C, a scheduler's SIGTERM or the loss of the terminal finish the step, checkpoint and leave.
+    """Finish the step, checkpoint and leave on Ctrl-C, a scheduler's SIGTERM or the loss of the terminal.
 
     On a second signal leave at once.
     """

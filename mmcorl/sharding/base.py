@@ -137,7 +137,7 @@ class Shards(ABC):
                 self.put(parameter, state[name], "weight")
 
     def optimizer_state(self) -> dict[str, Any]:
-        """As torch's AdamW gives it, with whole tensors on the CPU of rank 0; nothing on the other ranks."""
+        """Return the state as torch's AdamW has it, whole tensors on the CPU of rank 0; nothing on other ranks."""
         groups = [{**{key: group[key] for key in group if key != "params"}, **HOW} for group in self._groups()]
         groups[0]["params"] = list(range(len(self.trainable)))
         state: dict[int, dict[str, Tensor]] = {}

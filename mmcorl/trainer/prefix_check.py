@@ -22,7 +22,7 @@ TOLERANCE = {"fp32": 1e-3, "bf16": 5e-2}
 """Nats by which log-probabilities may differ on average; rounding makes up to 1e-5 and 1e-2."""
 
 
-def tell_of_tower(config: Config, name: str, shards: Shards) -> None:
+def log_vision_tower_path(config: Config, name: str, shards: Shards) -> None:
     """Print why a layer of the vision tower takes several calls where it could be one; rank 0 alone does so."""
     policy = shards.policy
     if shards.ranks.rank or policy.device.type not in varlen.KERNELS or config.training.attention != "sdpa":

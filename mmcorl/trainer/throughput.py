@@ -11,7 +11,7 @@ from mmcorl.trainer.update import OptimizerStep
 
 
 class DataSheet(NamedTuple):
-    """Of a GPU, by its maker."""
+    """Data sheet of a GPU, from its maker."""
 
     tflops: float
     """Dense bf16 matrix arithmetic in TFLOP/s, without sparsity."""

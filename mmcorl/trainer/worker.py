@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from mmcorl import sharding
-from mmcorl.agent import nothing_known
+from mmcorl.agent import no_lookahead
 from mmcorl.algo.seeds import noise_seed
 from mmcorl.config import Config
 from mmcorl.engines.base import Sample, Sampling
@@ -60,7 +60,7 @@ class Worker:
     ):
         self.config, self.encoder, self.adapter = config, encoder, encoder.adapter
         self.name, self.ranks, self.device = encoder.name, ranks, device
-        self.coming: Callable[[int], Sequence[Prompt]] = nothing_known
+        self.upcoming_prompts: Callable[[int], Sequence[Prompt]] = no_lookahead
         rss.before_models()
         policy, self.lora = base.policies[encoder.name] if base else load_policy(config, encoder, ranks, device)
         self.sizes = [sharding.size_of(parameter) for parameter in policy.parameters()]
@@ -86,7 +86,7 @@ class Worker:
         image = encoder.dummy(image=True) if self.adapter.multimodal else None
         self.dummy = DummyBatch(Rollout(encoder.dummy(image=False), [stop]), image)
         self.shared_prefix = prefix_check.decide(config, self.name, self.shards, self.dummy)
-        prefix_check.tell_of_tower(config, self.name, self.shards)
+        prefix_check.log_vision_tower_path(config, self.name, self.shards)
         self._collect = partial(RolloutBatch.collect, config, self.shards, self.dummy, self.shared_prefix)
         self.rollouts = Rollouts(config, self.sampler, total_steps, self.ema, self._collect)
         self._movement = MovementCheck(self.name, self.shards)
@@ -127,11 +127,11 @@ class Worker:
     ) -> dict[str, float]:
         """Take one policy step on the pending rollout; `rewards` of this rank's prompts are joined by prompt uid.
 
-        Prompts of this rank's next rollout are encoded meanwhile: `coming`, or those that `self.coming` knows. Returns
-        the same on every rank: `update_metrics`, and `entropy`, the usual estimate of the entropy of the sampling
-        distribution: minus the mean log-probability of the sampled tokens, in nats.
+        Prompts of this rank's next rollout are encoded meanwhile: `coming`, or those that `self.upcoming_prompts`
+        knows. Returns the same on every rank: `update_metrics`, and `entropy`, the usual estimate of the entropy of the
+        sampling distribution: minus the mean log-probability of the sampled tokens, in nats.
         """
-        coming = self.coming(step + 1) if coming is None else coming
+        coming = self.upcoming_prompts(step + 1) if coming is None else coming
         with self._working("update", step, changes=True), self.encoder.preparing(coming):
             metrics = self._update(rewards, step)
         peak = peak_flops(torch.cuda.get_device_name(self.device)) if self.device.type == "cuda" else None

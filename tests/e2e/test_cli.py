@@ -257,7 +257,7 @@ def test_a_handful_of_rows_is_held_out_where_no_validation_set_is_named(
 def test_a_finished_run_says_so_before_models_and_data_are_read(
     run: Path, models: dict[str, Path], tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mmcorl.training.check_inputs", None)
+    monkeypatch.setattr("mmcorl.training.prepare_inputs", None)
     file = write_config(tmp_path, small_config(models))
     assert main(["train", str(file), "--run-dir", str(run)]) == 0
     output, errors = capsys.readouterr()

@@ -27,7 +27,7 @@ from adapter_passes import (
 )
 from mmcorl.policy import shared_prefix
 from mmcorl.policy.policy import Policy, Rows
-from mmcorl.trainer.prefix_check import decide, tell_of_tower
+from mmcorl.trainer.prefix_check import decide, log_vision_tower_path
 from model_adapters import varlen
 from segments import loop, loop_on_a_cpu
 from worker_parts import worker
@@ -194,7 +194,7 @@ def test_a_tower_that_falls_back_is_told(
         (without_arguments, "ada: attention in the vision tower takes a call per win"),
     ):
         monkeypatch.setitem(varlen.KERNELS, "cpu", kernel)
-        tell_of_tower(agent.config, "ada", agent.shards)
+        log_vision_tower_path(agent.config, "ada", agent.shards)
         told = capsys.readouterr().err
         assert told.startswith(expected)
         assert bool(told) == bool(expected)

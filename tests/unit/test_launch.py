@@ -69,7 +69,7 @@ def test_a_group_stays_with_its_rank_and_order_is_kept() -> None:
     assert [group.uid for group in groups] == list("vwxyz")
     assert [group.completions[0].text for group in groups] == ["rank 0"] * 3 + ["rank 1"] * 2
     coming = {4: [Prompt(uid, uid, "?") for uid in "abc"]}
-    agent.coming = coming.__getitem__
+    agent.upcoming_prompts = coming.__getitem__
     earned = (1.0,)
     assert agent.update(dict.fromkeys("zyxwv", earned), 3) == {"loss": 0.5}
     # Each rank also gets what it will roll out next.
