@@ -13,7 +13,7 @@ from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gpu_check.fabricated import config_of, load_worker, question
+from gpu_check.prove.fabricated import config_of, load_worker, question
 from gpu_check.prove.numbers import Measured, Number, Skipped
 from gpu_check.prove.stage import TRAINING, Stage
 from mmcorl.engines.base import Sampling

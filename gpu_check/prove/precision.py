@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.attention.bias import causal_lower_right
 from torch.nn.functional import scaled_dot_product_attention
 
-from gpu_check.fabricated import question
+from gpu_check.prove.fabricated import question
 from gpu_check.prove.numbers import Measured, Number
 from gpu_check.prove.stage import Stage
 from mmcorl.config import TrainingSettings

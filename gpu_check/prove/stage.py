@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from gpu_check.fabricated import config_of, load_worker, questions
+from gpu_check.prove.fabricated import config_of, load_worker, questions
 from gpu_check.prove.numbers import Skipped
 from mmcorl.launch.process_setup import prepare_process
 from mmcorl.trainer.worker import Worker

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from gpu_check.fabricated import fabricate
 from gpu_check.prove.expected import Expected, expected
+from gpu_check.prove.fabricated import fabricate
 from gpu_check.prove.numbers import Measured, Number, Skipped
 from gpu_check.prove.stage import Stage, host_waits
 from mmcorl.trainer.memory import GIB, Prompts, budget, shape_of

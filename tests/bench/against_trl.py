@@ -25,7 +25,7 @@ from typing import Any
 
 import torch
 
-from gpu_check.fabricated import question, sampled_ids
+from gpu_check.prove.fabricated import question, sampled_ids
 from mmcorl.engines.base import Sample
 from mmcorl.trainer.microbatches import Rollout
 from mmcorl.trainer.worker import Worker

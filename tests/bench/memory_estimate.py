@@ -27,7 +27,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from gpu_check import fabricated
+from gpu_check.prove import fabricated
 from mmcorl.launch.local import LocalLauncher
 from mmcorl.policy.prompt_encoder import PromptEncoder
 from mmcorl.trainer.memory import LargestMicroBatch, Prompts, budget, largest_micro_batch, resident_together, shape_of

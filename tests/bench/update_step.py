@@ -22,7 +22,7 @@ from typing import Any
 import psutil
 import torch
 
-from gpu_check import fabricated
+from gpu_check.prove import fabricated
 from mmcorl.trainer.worker import Worker
 from model_adapters.base import Encoded
 from model_adapters.testing.shapes import FAMILIES, SIZES, build, shape

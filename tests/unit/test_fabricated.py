@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from gpu_check.fabricated import config_of, fabricate, load_worker, questions
+from gpu_check.prove.fabricated import config_of, fabricate, load_worker, questions
 
 
 @pytest.mark.parametrize("family", ["qwen2_5_vl", "gemma3", "llama"])

@@ -10,7 +10,6 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from mmcorl import __version__
 from mmcorl.answers import RELATION, Equivalence
 from mmcorl.apps.analysis.statistics import Interval, wilson
 from mmcorl.apps.rephrase import prompts
@@ -23,6 +22,7 @@ from mmcorl.data import DataSettings, PromptSource, View, check, load_prompts, r
 from mmcorl.errors import RunError, UserError
 from mmcorl.llm_client import GREEDY, ReplyCache
 from mmcorl.run.progress import task
+from mmcorl.system.version import __version__
 from mmcorl.types import Prompt
 
 DIFFERING = "differing.jsonl"

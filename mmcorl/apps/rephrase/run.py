@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from mmcorl import __version__
 from mmcorl.answers import RELATION, Equivalence
 from mmcorl.apps.rephrase.asking import UNANSWERED, Asking
 from mmcorl.apps.rephrase.options import RephraseOptions
@@ -24,6 +23,7 @@ from mmcorl.errors import RunError, UserError
 from mmcorl.llm_client import ReplyCache
 from mmcorl.run.folder import atomic_write
 from mmcorl.run.progress import task
+from mmcorl.system.version import __version__
 
 REPLIES, FAILURES, REPORT = "replies.sqlite", "failures.jsonl", "report.json"
 """Files of the folder beside the view."""
