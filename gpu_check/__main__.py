@@ -137,7 +137,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         add_arguments(parser, model)
     user_code.tells = True
     try:
-        return command(parser.parse_intermixed_args(words[1:]))
+        return command.run(**command.options(parser.parse_intermixed_args(words[1:])))
     except (AdapterError, RunError, UserError) as error:
         print(f"gpu_check: {error}", file=sys.stderr)
         return 1 if isinstance(error, RunError) else 2
