@@ -2,30 +2,10 @@
 
 from mmcorl.config import checks as checks
 from mmcorl.config.load import changes_to_refuse, differences, dump, load, load_kept, parse, resolve, shipped
-from mmcorl.config.schema import (
-    AgentSettings,
-    BenchmarkSet,
-    Config,
-    EngineSettings,
-    EpisodeSettings,
-    LoraSettings,
-    ObjectiveSettings,
-    ProfileSettings,
-    TrainingSettings,
-    VerifierSettings,
-)
+from mmcorl.config.schema import Config
 
 __all__ = [
-    "AgentSettings",
-    "BenchmarkSet",
     "Config",
-    "EngineSettings",
-    "EpisodeSettings",
-    "LoraSettings",
-    "ObjectiveSettings",
-    "ProfileSettings",
-    "TrainingSettings",
-    "VerifierSettings",
     "changes_to_refuse",
     "differences",
     "dump",

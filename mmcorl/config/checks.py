@@ -9,12 +9,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
 from mmcorl.answers.relations import RELATIONS
-from mmcorl.config.schema import CHECKS, COUNTING, SAMPLING, Config, EmaSettings, RaySettings, RewardSettings
-from mmcorl.engines import ENGINES
+from mmcorl.config.schema import CHECKS, Config
+from mmcorl.engines.settings import ENGINES
 from mmcorl.labels.rules import RULES
+from mmcorl.labels.settings import COUNTING, SAMPLING, EmaSettings
+from mmcorl.launch.settings import RaySettings
 from mmcorl.prompts.discussion import room
 from mmcorl.prompts.styles import STYLES
-from mmcorl.rewards import REWARDS
+from mmcorl.rewards import REWARDS, RewardSettings
 
 RESERVED_NAMES = ("gold", "commit")
 """Not for agents: `gold` is the teacher in votes.jsonl, COMMIT a file beside the agents' folders."""

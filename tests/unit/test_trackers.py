@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from mmcorl.config.schema import LoggingSettings
 from mmcorl.errors import UserError
 from mmcorl.run import trackers as trackers_module
+from mmcorl.run.settings import LoggingSettings
 from mmcorl.run.trackers import NAMES, Trackers, flatten, require_trackers
 from mmcorl.run.tracking_services import Begun, Service
 
