@@ -183,14 +183,14 @@ class Watch:
         """Raise RunError where a sign ends the run."""
         if self.stopped:
             sign = next(alarm for alarm in self.alarms if alarm.collapse)
-            raise RunError(f"a sign of collapse at step {sign.step}: {sign.told()}; logging.alarms=warn goes on")
+            raise RunError(f"a sign of collapse at step {sign.step}: {sign.as_line()}; logging.alarms=warn goes on")
 
     def begin(self, validation: Iterable[Line]) -> list[Finding]:
         """Take the evaluations before the first step; return what they say."""
         self._start = list(headroom(list(validation), self.supervision))
         return [] if self.action == "off" else self._start
 
-    def weigh(self, moved: Mapping[str, float | None]) -> list[Finding]:
+    def see_weights(self, moved: Mapping[str, float | None]) -> list[Finding]:
         """Take how far the weights went so far; return the agents of which it is new that they stay."""
         known = {one.agent for one in self._unmoved()}
         self.moved = moved

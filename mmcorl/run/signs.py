@@ -37,8 +37,8 @@ class Finding:
     collapse: bool = False
     """Whether `logging.alarms=stop` stops the run for it."""
 
-    def told(self) -> str:
-        """Return these numbers as one line."""
+    def as_line(self) -> str:
+        """Return sentence and advice as one line."""
         return f"{self.sentence}: {self.advice}"
 
 
