@@ -12,10 +12,12 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from eval_suite.items import McqPolicy
+from mmcorl.answers.settings import RelationName
 from mmcorl.config.errors import sentence
-from mmcorl.config.schema import AdapterName, EngineName, RelationName
 from mmcorl.data.columns import Corners
+from mmcorl.engines.settings import EngineName
 from mmcorl.errors import UserError
+from mmcorl.policy.settings import AdapterName
 from mmcorl.types import PromptStyle
 from model_adapters.coordinates import Convention
 

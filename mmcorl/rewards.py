@@ -17,7 +17,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Self
+
+from pydantic import Field, ValidationInfo, model_validator
 
 from mmcorl.answers.cleanup import strip_special_tokens
 from mmcorl.answers.extract import extract
@@ -25,6 +27,7 @@ from mmcorl.answers.relation import Choices, Relation
 from mmcorl.errors import RunError, UserError
 from mmcorl.labels.supervision import MismatchError
 from mmcorl.registry import Row, Table, check_keywords, parameters, raised, shown
+from mmcorl.section import Section, not_imported, row_of
 from mmcorl.types import Group, Prompt, PseudoLabel
 
 Rewards = dict[str, tuple[float, ...]]
@@ -126,6 +129,34 @@ def low_entropy(
 def certainty(self_certainty: Sequence[float]) -> tuple[float, ...]:
     """Reward self-certainty, KL(U || p) in nats (Intuitor)."""
     return tuple(self_certainty)
+
+
+RewardName = Annotated[str, row_of(REWARDS)]
+
+
+class RewardSettings(Section):
+    kind: RewardName = "match"
+    """How a completion is rewarded: by a reward of `mmcorl.rewards`, such as 1 where its answer equals the pseudo-label
+    (`match`) or how sure the model was (`entropy`, RENT; `self_certainty`, Intuitor), for which labels are only
+    recorded; or your own, `file.py:name`. `reward: KIND` is short for it."""
+    unanswered_entropy: float | None = Field(default=None, ge=0)
+    """With `entropy`: a completion without an answer counts as one of this entropy, in nats (RENT's variant: 7.0)."""
+    format: float = Field(default=0.0, ge=0)
+    """Added to the reward of a completion that is written as `prompt.style` asks; 0 (the paper) adds nothing."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _by_its_kind(cls, value: Any) -> Any:
+        return {"kind": value} if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _measured(self, info: ValidationInfo) -> Self:
+        for key in SETTINGS if not not_imported(self.kind, info) else ():
+            if getattr(self, key) is not None and key not in REWARDS.find(self.kind).settings:
+                raise ValueError(
+                    f"{key} is {getattr(self, key):g} but kind is {self.kind!r}, which does not use it: leave it out"
+                )
+        return self
 
 
 def source_of_rewards(supervision: str | None, reward: str, episode: str | None) -> str | None:

@@ -18,7 +18,8 @@ from mmcorl.agent import Cohort, results
 from mmcorl.answers import open_relation
 from mmcorl.config import Config
 from mmcorl.cotrain import cotrain
-from mmcorl.engines import ENGINES, require_engine
+from mmcorl.engines import require_engine
+from mmcorl.engines.settings import ENGINES
 from mmcorl.errors import RunError
 from mmcorl.interactions.base import Conversing, Independent, Interaction, start_conversations
 from mmcorl.interactions.comas import comas

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from adapter_passes import SETTINGS, load
-from mmcorl.config import EngineSettings
 from mmcorl.engines import EngineRequest
 from mmcorl.engines.base import Sample, Sampling
+from mmcorl.engines.settings import EngineSettings
 from mmcorl.engines.transformers import TransformersEngine
 from mmcorl.engines.vllm import VllmEngine
 from mmcorl.policy.policy import Policy

@@ -40,7 +40,7 @@ from mmcorl.algo.seeds import noise_seed
 from mmcorl.answers import RELATIONS
 from mmcorl.apps.analysis.diversity import ModelResponses, Same
 from mmcorl.apps.demos import zoo
-from mmcorl.engines import ENGINES
+from mmcorl.engines.settings import ENGINES
 from mmcorl.errors import RunError, UserError
 from mmcorl.policy.prompt_metadata import adapter_trained_with
 

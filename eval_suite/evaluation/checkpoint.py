@@ -18,8 +18,9 @@ from eval_suite.grading.grade_by_relation import form_of
 from eval_suite.items import Item, Response
 from mmcorl.algo.seeds import noise_seed
 from mmcorl.apps.demos.zoo import resolve
-from mmcorl.config import EngineSettings
-from mmcorl.engines import ENGINES, EngineRequest, Sampling
+from mmcorl.engines import EngineRequest, build
+from mmcorl.engines.base import Sampling
+from mmcorl.engines.settings import ENGINES, EngineSettings
 from mmcorl.errors import UserError
 from mmcorl.launch.process_setup import prepare_libraries
 from mmcorl.policy.policy import Policy
@@ -164,7 +165,7 @@ class Checkpoint:
         if engine.own_weights:
             room = settings.max_new_tokens + LONGEST_PROMPT
             self._context = min(self._context, room) if self._context else room
-        self.engine = engine.function(
+        self.engine = build(
             EngineRequest(
                 settings=EngineSettings(kind=settings.engine, gpu_memory_utilization=0.9, sleep=False),
                 policy=self.policy,

@@ -14,10 +14,10 @@ from typing import Any, Literal
 
 from eval_suite.options import CheckpointOptions
 from mmcorl.config.load import image_settings
-from mmcorl.config.schema import VisionConfig
-from mmcorl.engines import ENGINES
+from mmcorl.engines.settings import ENGINES
 from mmcorl.errors import UserError
 from mmcorl.policy.prompt_metadata import TrainedWith, trained_with
+from mmcorl.policy.settings import VisionConfig
 from mmcorl.prompts.styles import PromptStyle
 from model_adapters.coordinates import Convention
 from model_adapters.templates import Template

@@ -9,9 +9,9 @@ from eval_suite.evaluation.generation import OWN_PROMPT
 from eval_suite.grading import GRADER, Grader
 from eval_suite.grading.grade_by_relation import form_of
 from eval_suite.items import Item, Response
-from mmcorl.config import BenchmarkSet
 from mmcorl.errors import UserError
 from mmcorl.run.evaluation import HeldOut
+from mmcorl.run.settings import BenchmarkSet
 from mmcorl.types import Completion, Prompt, PromptStyle
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mmcorl.config.schema import VisionConfig
+from mmcorl.policy.settings import VisionConfig
 
 ASKED = (
     *("style", "instruction", "system", "template", "vision", "temperature", "top_p", "max_new_tokens"),

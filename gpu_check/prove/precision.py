@@ -15,8 +15,8 @@ from torch.nn.functional import scaled_dot_product_attention
 from gpu_check.prove.fabricated import question
 from gpu_check.prove.numbers import Measured, Number
 from gpu_check.prove.stage import Stage
-from mmcorl.config import TrainingSettings
 from mmcorl.policy.policy import Policy, Rows
+from mmcorl.trainer.settings import TrainingSettings
 from model_adapters import varlen
 from model_adapters.base import DEFAULT_VISION
 from model_adapters.images import load_image

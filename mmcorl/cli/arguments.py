@@ -22,8 +22,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
 
 from mmcorl.config.errors import sentence
-from mmcorl.config.schema import TableName
 from mmcorl.errors import UserError
+from mmcorl.section import TableName
 
 
 @dataclass(frozen=True)

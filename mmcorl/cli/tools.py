@@ -10,8 +10,8 @@ from typing import Annotated, Any
 
 from mmcorl.cli.arguments import Arguments, Flag, Output, command
 from mmcorl.config.load import image_settings
-from mmcorl.config.schema import AdapterName
 from mmcorl.errors import UserError
+from mmcorl.policy.settings import AdapterName
 
 FAMILIES = """examples:
   mmcorl families

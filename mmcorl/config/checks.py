@@ -1,25 +1,39 @@
-"""Cross-field checks of a config, by topic.
+"""Checks of a config across its sections, by topic.
 
-Each yields sentences with the value, the rule and the way out; the first one is raised.
+Each takes, by their names, the sections and settings that it reads, and yields sentences with the value, the rule and
+the way out; the first one is raised.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
+from mmcorl.algo.settings import ObjectiveSettings
 from mmcorl.answers.relations import RELATIONS
-from mmcorl.config.schema import CHECKS, COUNTING, SAMPLING, Config, EmaSettings, RaySettings, RewardSettings
-from mmcorl.engines import ENGINES
+from mmcorl.answers.settings import AnswerSettings
+from mmcorl.data.settings import BatchSettings, DataSection
+from mmcorl.engines.settings import ENGINES, EngineSettings, SamplingSettings
+from mmcorl.interactions.settings import EpisodeSettings
 from mmcorl.labels.rules import RULES
+from mmcorl.labels.settings import COUNTING, SAMPLING, EmaSettings, SupervisionSettings
+from mmcorl.launch.settings import RaySettings
+from mmcorl.policy.settings import AgentSettings, VisionConfig
 from mmcorl.prompts.discussion import room
+from mmcorl.prompts.settings import PromptSettings
 from mmcorl.prompts.styles import STYLES
-from mmcorl.rewards import REWARDS
+from mmcorl.rewards import REWARDS, RewardSettings
+from mmcorl.run.settings import ValidationSettings
+from mmcorl.trainer.settings import ProfileSettings, TrainingSettings
 
 RESERVED_NAMES = ("gold", "commit")
 """Not for agents: `gold` is the teacher in votes.jsonl, COMMIT a file beside the agents' folders."""
 
-Check = Callable[[Config], Iterator[str]]
+Check = Callable[..., Iterator[str]]
+CHECKS: list[Check] = []
+"""In the order in which they are made."""
 
 
 def check(function: Check) -> Check:
@@ -28,34 +42,40 @@ def check(function: Check) -> Check:
     return function
 
 
+def mistakes(config: Any) -> Iterator[str]:
+    """Yield what is wrong between the sections of a config."""
+    for function in CHECKS:
+        yield from function(**{name: getattr(config, name) for name in inspect.signature(function).parameters})
+
+
 def _repeated(names: Iterable[str]) -> list[str]:
     return sorted(name for name, count in Counter(names).items() if count > 1)
 
 
 @check
-def agents(config: Config) -> Iterator[str]:
-    for name in _repeated(agent.name.lower() for agent in config.agents):
-        called = " and ".join(repr(agent.name) for agent in config.agents if agent.name.lower() == name)
+def agents(agents: Sequence[AgentSettings], batch: BatchSettings, launcher: str) -> Iterator[str]:
+    for name in _repeated(agent.name.lower() for agent in agents):
+        called = " and ".join(repr(agent.name) for agent in agents if agent.name.lower() == name)
         yield f"two agents are called {called}: names must be unique, in lower case too, rename one"
-    for agent in config.agents:
+    for agent in agents:
         if agent.name.lower() in RESERVED_NAMES:
             yield f"no agent may be called {agent.name!r}, a name that run files use: rename it"
-    for agent in config.agents:
-        if agent.ranks > 1 and config.launcher == "local":
+    for agent in agents:
+        if agent.ranks > 1 and launcher == "local":
             yield (
                 f"agent {agent.name!r} has ranks: {agent.ranks}, but launcher 'local' runs one per agent in this "
                 "process: use launcher=ray, or ranks: 1"
             )
-        if agent.ranks > config.batch.prompts:
+        if agent.ranks > batch.prompts:
             yield (
-                f"agent {agent.name!r} has ranks: {agent.ranks}, but a batch has {config.batch.prompts} prompts and "
+                f"agent {agent.name!r} has ranks: {agent.ranks}, but a batch has {batch.prompts} prompts and "
                 "every rank needs at least one: use fewer ranks or raise batch.prompts"
             )
 
 
 @check
-def tensor_parallel(config: Config) -> Iterator[str]:
-    together, kind = config.engine.tensor_parallel, config.engine.kind
+def tensor_parallel(agents: Sequence[AgentSettings], engine: EngineSettings) -> Iterator[str]:
+    together, kind = engine.tensor_parallel, engine.kind
     if together == 1:
         return
     if kind != "vllm":
@@ -63,7 +83,7 @@ def tensor_parallel(config: Config) -> Iterator[str]:
             f"engine.tensor_parallel is {together}, but engine.kind is {kind!r}, which samples on one rank: use "
             "engine.kind=vllm, or leave it out"
         )
-    for agent in (agent for agent in config.agents if agent.ranks % together):
+    for agent in (agent for agent in agents if agent.ranks % together):
         yield (
             f"engine.tensor_parallel is {together}, but agent {agent.name!r} has ranks: {agent.ranks}, which are not "
             f"teams of {together}: use a multiple of {together} ranks with launcher=ray, or another tensor_parallel"
@@ -71,11 +91,11 @@ def tensor_parallel(config: Config) -> Iterator[str]:
 
 
 @check
-def programs(config: Config) -> Iterator[str]:
-    parts = {"data.train": config.data.train} | {f"data.also[{n}]": part for n, part in enumerate(config.data.also)}
-    parts |= {f"validation set {part.name!r}": part.data for part in config.validation.sets}
-    for where, data in parts.items() if not config.answers.run_code else ():
-        if data.columns.tests is not None:
+def programs(data: DataSection, validation: ValidationSettings, answers: AnswerSettings) -> Iterator[str]:
+    parts = {"data.train": data.train} | {f"data.also[{n}]": part for n, part in enumerate(data.also)}
+    parts |= {f"validation set {part.name!r}": part.data for part in validation.sets}
+    for where, part in parts.items() if not answers.run_code else ():
+        if part.columns.tests is not None:
             yield (
                 f"{where} has coding problems, whose answers are what programs of the agents return: allow these to be "
                 "run with answers.run_code=true, best on a machine without data you would miss"
@@ -83,57 +103,60 @@ def programs(config: Config) -> Iterator[str]:
 
 
 @check
-def machines(config: Config) -> Iterator[str]:
-    if config.time_sliced and config.training.sharding != "none":
+def machines(
+    training: TrainingSettings, launcher: str, ray: RaySettings, time_sliced: bool, device: str
+) -> Iterator[str]:
+    if time_sliced and training.sharding != "none":
         yield (
-            f"time_sliced is true with training.sharding {config.training.sharding!r}, but only unsharded weights can "
+            f"time_sliced is true with training.sharding {training.sharding!r}, but only unsharded weights can "
             "rest in CPU memory: use training.sharding=none, or training.offload"
         )
-    settings, defaults = config.ray.model_dump(), RaySettings().model_dump()
-    for key in settings if config.launcher != "ray" else ():
+    settings, defaults = ray.model_dump(), RaySettings().model_dump()
+    for key in settings if launcher != "ray" else ():
         if settings[key] != defaults[key]:
             yield f"ray.{key} is {settings[key]!r}, but launcher is 'local': use launcher=ray, or leave it out"
-    if config.launcher == "ray" and config.device.startswith("cuda:"):
-        yield f"device is {config.device!r}, but launcher 'ray' assigns each worker its GPU: use device=cuda"
+    if launcher == "ray" and device.startswith("cuda:"):
+        yield f"device is {device!r}, but launcher 'ray' assigns each worker its GPU: use device=cuda"
 
 
 @check
-def four_bits(config: Config) -> Iterator[str]:
-    training = config.training
+def four_bits(training: TrainingSettings, engine: EngineSettings, time_sliced: bool) -> Iterator[str]:
     if training.lora is None or training.lora.quantize is None:
         return
     kept = f"training.lora.quantize is {training.lora.quantize!r}"
-    if ENGINES.find(config.engine.kind).own_weights:
+    if ENGINES.find(engine.kind).own_weights:
         yield (
-            f"{kept}, but engine.kind {config.engine.kind!r} would sample from weights of its own that are not: use "
+            f"{kept}, but engine.kind {engine.kind!r} would sample from weights of its own that are not: use "
             "engine.kind=transformers, or leave quantize out"
         )
-    if training.sharding != "none" or config.time_sliced:
-        how = "time_sliced" if config.time_sliced else f"training.sharding {training.sharding!r}"
+    if training.sharding != "none" or time_sliced:
+        how = "time_sliced" if time_sliced else f"training.sharding {training.sharding!r}"
         yield f"{kept} with {how}, which cannot move weights in four bits: leave one of them out"
 
 
 @check
-def one_base(config: Config) -> Iterator[str]:
-    if config.training.lora is None or not config.training.lora.share_base:
+def one_base(
+    agents: Sequence[AgentSettings], training: TrainingSettings, launcher: str, time_sliced: bool
+) -> Iterator[str]:
+    if training.lora is None or not training.lora.share_base:
         return
-    if config.launcher != "local":
+    if launcher != "local":
         yield (
-            f"training.lora.share_base is true, but launcher {config.launcher!r} puts each agent into processes of its "
+            f"training.lora.share_base is true, but launcher {launcher!r} puts each agent into processes of its "
             "own, which share no weights: use launcher=local, or share_base: false"
         )
-    if config.training.sharding != "none":
+    if training.sharding != "none":
         yield (
-            f"training.lora.share_base is true with training.sharding {config.training.sharding!r}, which divides each "
+            f"training.lora.share_base is true with training.sharding {training.sharding!r}, which divides each "
             "agent's weights for itself: use training.sharding=none, or share_base: false"
         )
-    if config.time_sliced:
+    if time_sliced:
         yield (
             "training.lora.share_base is true with time_sliced, which moves an agent's weights away while others work: "
             "leave one of them out"
         )
-    if not _repeated(agent.model for agent in config.agents):
-        called = ", ".join(agent.model for agent in config.agents)
+    if not _repeated(agent.model for agent in agents):
+        called = ", ".join(agent.model for agent in agents)
         yield (
             f"training.lora.share_base is true, but no two agents name the same model ({called}): let them, or use "
             "share_base: false"
@@ -141,9 +164,8 @@ def one_base(config: Config) -> Iterator[str]:
 
 
 @check
-def supervision(config: Config) -> Iterator[str]:
-    supervision, rule = config.supervision, RULES.find(config.supervision.kind)
-    names = [agent.name for agent in config.agents]
+def teachers(agents: Sequence[AgentSettings], supervision: SupervisionSettings) -> Iterator[str]:
+    rule, names = RULES.find(supervision.kind), [agent.name for agent in agents]
     if len(names) < rule.min_agents:
         yield (
             f"supervision.kind is {supervision.kind!r} with {len(names)} agent{'s' if len(names) > 1 else ''}, but "
@@ -163,20 +185,60 @@ def supervision(config: Config) -> Iterator[str]:
             yield f"supervision.teachers names {name!r}, which is no agent of this run: use {', '.join(names)}"
         for name in (name for name in names if name not in supervision.teachers):
             yield f"supervision.teachers has no teacher for agent {name!r}: add one, which may be itself"
-    if supervision.pair is not None:
-        if supervision.pair not in config.data.train.views:
-            known = ", ".join(sorted(config.data.train.views)) or "no views"
-            yield (
-                f"supervision.pair is {supervision.pair!r}, but the training data have {known}: add it under "
-                "data.train.views"
-            )
-        for agent in (agent for agent in config.agents if agent.view != "original"):
-            yield (
-                f"agent {agent.name!r} reads view {agent.view!r}, but with supervision.kind 'paired' every agent "
-                "reads both wordings: leave its view out"
-            )
-    yield from _idle_votes(config)
-    trained = config.batch.completions
+
+
+@check
+def paired_views(agents: Sequence[AgentSettings], data: DataSection, supervision: SupervisionSettings) -> Iterator[str]:
+    if supervision.pair is None:
+        return
+    if supervision.pair not in data.train.views:
+        known = ", ".join(sorted(data.train.views)) or "no views"
+        yield (
+            f"supervision.pair is {supervision.pair!r}, but the training data have {known}: add it under "
+            "data.train.views"
+        )
+    for agent in (agent for agent in agents if agent.view != "original"):
+        yield (
+            f"agent {agent.name!r} reads view {agent.view!r}, but with supervision.kind 'paired' every agent "
+            "reads both wordings: leave its view out"
+        )
+
+
+@check
+def idle_votes(
+    supervision: SupervisionSettings,
+    episode: EpisodeSettings | None,
+    reward: RewardSettings,
+    objective: ObjectiveSettings,
+) -> Iterator[str]:
+    rule, rewarding = RULES.find(supervision.kind), REWARDS.find(reward.kind)
+    ema = supervision.ema != EmaSettings()
+    if ema and supervision.voter != "ema" and objective.kl_reference != "ema":
+        yield (
+            "supervision.ema has settings, but no average is kept: use supervision.voter=ema or "
+            "objective.kl_reference=ema, or leave it out"
+        )
+    if episode is not None:
+        return
+    if rule.needs_gold and not (rewarding.uses_labels or rewarding.needs_gold):
+        yield (
+            f"supervision.kind is {supervision.kind!r} with reward.kind {reward.kind!r}, which uses no labels: "
+            "use reward.kind=match, or supervision.kind=self"
+        )
+    keys: tuple[str, ...] = ()
+    what = ""
+    if not rule.by_votes:
+        keys, what = (*SAMPLING, *COUNTING), f"supervision.kind {supervision.kind!r}, whose labels are not voted on"
+    elif not rewarding.uses_labels:
+        keys, what = SAMPLING, f"reward.kind {reward.kind!r}, which uses no labels"
+    for key in keys:
+        if (held := getattr(supervision, key)) != type(supervision).model_fields[key].default:
+            yield f"supervision.{key} is {held!r} with {what}: leave it out"
+
+
+@check
+def numbers_of_votes(supervision: SupervisionSettings, batch: BatchSettings) -> Iterator[str]:
+    trained = batch.completions
     votes = supervision.votes or trained
     if votes < trained and supervision.voter == "policy":
         yield (
@@ -190,47 +252,28 @@ def supervision(config: Config) -> Iterator[str]:
         )
 
 
-def _idle_votes(config: Config) -> Iterator[str]:
-    supervision, reward = config.supervision, REWARDS.find(config.reward.kind)
-    rule = RULES.find(supervision.kind)
-    ema = supervision.ema != EmaSettings()
-    if ema and supervision.voter != "ema" and config.objective.kl_reference != "ema":
-        yield (
-            "supervision.ema has settings, but no average is kept: use supervision.voter=ema or "
-            "objective.kl_reference=ema, or leave it out"
-        )
-    if config.episode is not None:
-        return
-    if rule.needs_gold and not (reward.uses_labels or reward.needs_gold):
-        yield (
-            f"supervision.kind is {supervision.kind!r} with reward.kind {config.reward.kind!r}, which uses no labels: "
-            "use reward.kind=match, or supervision.kind=self"
-        )
-    keys: tuple[str, ...] = ()
-    what = ""
-    if not rule.by_votes:
-        keys, what = (*SAMPLING, *COUNTING), f"supervision.kind {supervision.kind!r}, whose labels are not voted on"
-    elif not reward.uses_labels:
-        keys, what = SAMPLING, f"reward.kind {config.reward.kind!r}, which uses no labels"
-    for key in keys:
-        if (held := getattr(supervision, key)) != type(supervision).model_fields[key].default:
-            yield f"supervision.{key} is {held!r} with {what}: leave it out"
-
-
 @check
-def episodes(config: Config) -> Iterator[str]:
-    if config.episode is None:
+def episodes(
+    agents: Sequence[AgentSettings],
+    data: DataSection,
+    supervision: SupervisionSettings,
+    episode: EpisodeSettings | None,
+    reward: RewardSettings,
+    sampling: SamplingSettings,
+    objective: ObjectiveSettings,
+) -> Iterator[str]:
+    if episode is None:
         return
-    kind, supervision = config.episode.kind, config.supervision
-    if config.objective.advantage != "reinforce_pp":
+    kind = episode.kind
+    if objective.advantage != "reinforce_pp":
         yield (
-            f"episode.kind is {kind!r} with objective.advantage {config.objective.advantage!r}, which compares the "
+            f"episode.kind is {kind!r} with objective.advantage {objective.advantage!r}, which compares the "
             "completions of one prompt, but in a conversation all prompts differ: use objective.kind=reinforce_pp"
         )
-    if config.reward != RewardSettings():
+    if reward != RewardSettings():
         yield f"episode.kind is {kind!r}, which defines its own rewards, but reward has settings: leave them out"
-    texts, tokens = room(config.episode, len(config.agents), config.sampling.max_new_tokens)
-    limit = config.data.max_prompt_tokens
+    texts, tokens = room(episode, len(agents), sampling.max_new_tokens)
+    limit = data.max_prompt_tokens
     if limit <= tokens:
         yield (
             f"data.max_prompt_tokens is {limit}, but with episode.kind {kind!r} a prompt shows up to {texts} texts of "
@@ -246,15 +289,15 @@ def episodes(config: Config) -> Iterator[str]:
 
 
 @check
-def answers(config: Config) -> Iterator[str]:
-    asked, read = STYLES[config.prompt.style].form, config.answers.extraction
-    relation = RELATIONS.find(config.answers.relation)
-    if config.answers.threshold is not None and not relation.graded:
+def answers(answers: AnswerSettings, prompt: PromptSettings) -> Iterator[str]:
+    written, read = STYLES[prompt.style].form, answers.extraction
+    relation = RELATIONS.find(answers.relation)
+    if answers.threshold is not None and not relation.graded:
         yield (
-            f"answers.threshold is {config.answers.threshold:g}, but answers.relation {relation.name!r} is no "
+            f"answers.threshold is {answers.threshold:g}, but answers.relation {relation.name!r} is no "
             "similarity: leave it out"
         )
-    if config.answers.vote_by == "strings" and relation.name != "math":
+    if answers.vote_by == "strings" and relation.name != "math":
         yield (
             f"answers.vote_by is 'strings', which reads LaTeX, but answers.relation is {relation.name!r}: leave it out"
         )
@@ -267,69 +310,52 @@ def answers(config: Config) -> Iterator[str]:
         ("boxed", "answer_tags", "reads no boxes"),
         ("answer_tags", "last_number", "reads boxes and numbers, not tags"),
     ):
-        if (asked, read) == (form, mode) and config.prompt.instruction is None:
+        if (written, read) == (form, mode) and prompt.instruction is None:
             yield (
-                f"answers.extraction is {mode!r}, which {cannot}, but prompt.style {config.prompt.style!r} asks for "
+                f"answers.extraction is {mode!r}, which {cannot}, but prompt.style {prompt.style!r} asks for "
                 "them: use commit, or another style"
             )
 
 
 @check
-def steps_and_batches(config: Config) -> Iterator[str]:
-    if config.steps is None and config.epochs is None:
+def length(steps: int | None, epochs: float | None, profile: ProfileSettings | None) -> Iterator[str]:
+    if steps is None and epochs is None:
         yield "neither steps nor epochs says how long the run is: give one, for example steps: 100"
-    if config.steps is not None and config.epochs is not None:
+    if steps is not None and epochs is not None:
         yield (
-            f"steps is {config.steps} and epochs is {config.epochs:g}, but a run has one length: remove one, on a "
+            f"steps is {steps} and epochs is {epochs:g}, but a run has one length: remove one, on a "
             "command line by epochs=null or steps=null"
         )
-    if config.profile and config.steps and config.profile.steps[1] > config.steps:
+    if profile and steps and profile.steps[1] > steps:
         yield (
-            f"profile.steps is {list(config.profile.steps)}, but the run has {config.steps} steps: profile earlier "
+            f"profile.steps is {list(profile.steps)}, but the run has {steps} steps: profile earlier "
             "ones, or leave profile out"
         )
-    if config.objective.minibatches > config.batch.prompts:
+
+
+@check
+def batches(
+    supervision: SupervisionSettings,
+    episode: EpisodeSettings | None,
+    batch: BatchSettings,
+    objective: ObjectiveSettings,
+) -> Iterator[str]:
+    if objective.minibatches > batch.prompts:
         yield (
-            f"objective.minibatches is {config.objective.minibatches}, but a batch has {config.batch.prompts} prompts: "
+            f"objective.minibatches is {objective.minibatches}, but a batch has {batch.prompts} prompts: "
             "use at most one minibatch per prompt"
         )
-    yield from _uneven_batches(config)
-    views = {"original", *config.data.train.views}
-    for agent in (agent for agent in config.agents if agent.view not in views):
-        yield (
-            f"agent {agent.name!r} reads view {agent.view!r}, but the training data have {', '.join(sorted(views))}: "
-            "add it under data.train.views"
-        )
-    sampling = config.sampling
-    if (sampling.top_p < 1 or sampling.top_k) and config.objective.importance_correction != "off":
-        yield (
-            f"sampling.top_p={sampling.top_p}, top_k={sampling.top_k} truncate the distribution, which makes "
-            "importance ratios meaningless: use top_p=1 and top_k=0, or objective.importance_correction=off"
-        )
-    if config.reward.format and STYLES[config.prompt.style].form == "plain":
-        yield (
-            f"reward.format is {config.reward.format:g}, but prompt.style 'plain' asks for no format: use format=0, or "
-            "style answer_tags or boxed"
-        )
-    if config.batch.completions == 1 and config.objective.advantage != "reinforce_pp":
-        yield (
-            "batch.completions is 1, but must be at least 2, so that completions can be compared: raise it, or use "
-            "objective.advantage=reinforce_pp"
-        )
-
-
-def _uneven_batches(config: Config) -> Iterator[str]:
-    objective, size = config.objective, config.objective.bnpo_completions
+    size = objective.bnpo_completions
     if size is None:
         return
-    if config.episode is not None:
+    if episode is not None:
         yield (
             "objective.aggregation is 'bnpo' with an episode, whose replies are as many as the conversations need: use "
             "objective.aggregation=token"
         )
-    prompts = config.batch.prompts * (2 if config.supervision.pair else 1)
+    prompts = batch.prompts * (2 if supervision.pair else 1)
     for share in {prompts // objective.minibatches, -(-prompts // objective.minibatches)}:
-        if (completions := share * config.batch.completions) % size:
+        if (completions := share * batch.completions) % size:
             yield (
                 f"objective.bnpo_completions is {size}, but an optimizer step has {completions} completions, which do "
                 "not divide into micro-batches of that size: use a divisor"
@@ -337,11 +363,48 @@ def _uneven_batches(config: Config) -> Iterator[str]:
 
 
 @check
-def images_and_validation(config: Config) -> Iterator[str]:
-    low, high = config.vision.min_pixels, config.vision.max_pixels
+def views(agents: Sequence[AgentSettings], data: DataSection) -> Iterator[str]:
+    views = {"original", *data.train.views}
+    for agent in (agent for agent in agents if agent.view not in views):
+        yield (
+            f"agent {agent.name!r} reads view {agent.view!r}, but the training data have {', '.join(sorted(views))}: "
+            "add it under data.train.views"
+        )
+
+
+@check
+def truncated_sampling(sampling: SamplingSettings, objective: ObjectiveSettings) -> Iterator[str]:
+    if (sampling.top_p < 1 or sampling.top_k) and objective.importance_correction != "off":
+        yield (
+            f"sampling.top_p={sampling.top_p}, top_k={sampling.top_k} truncate the distribution, which makes "
+            "importance ratios meaningless: use top_p=1 and top_k=0, or objective.importance_correction=off"
+        )
+
+
+@check
+def rewarded_form(reward: RewardSettings, prompt: PromptSettings) -> Iterator[str]:
+    if reward.format and STYLES[prompt.style].form == "plain":
+        yield (
+            f"reward.format is {reward.format:g}, but prompt.style 'plain' asks for no format: use format=0, or "
+            "style answer_tags or boxed"
+        )
+
+
+@check
+def compared_completions(batch: BatchSettings, objective: ObjectiveSettings) -> Iterator[str]:
+    if batch.completions == 1 and objective.advantage != "reinforce_pp":
+        yield (
+            "batch.completions is 1, but must be at least 2, so that completions can be compared: raise it, or use "
+            "objective.advantage=reinforce_pp"
+        )
+
+
+@check
+def images_and_validation(validation: ValidationSettings, vision: VisionConfig) -> Iterator[str]:
+    low, high = vision.min_pixels, vision.max_pixels
     if low is not None and high is not None and low > high:
         yield f"vision.min_pixels is {low}, above max_pixels {high}: lower it"
-    names = [part.name for part in config.validation.sets] + [part.name for part in config.validation.benchmarks]
+    names = [part.name for part in validation.sets] + [part.name for part in validation.benchmarks]
     for name in _repeated(names):
         yield f"two validation sets are called {name!r}: names must be unique, rename one"
     if "train" in names:

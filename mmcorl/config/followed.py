@@ -11,9 +11,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from mmcorl.algo.objectives import OBJECTIVES
-from mmcorl.config.schema import ObjectiveSettings, ValidationSettings
+from mmcorl.algo.settings import ObjectiveSettings
 from mmcorl.data.columns import Columns
 from mmcorl.data.recipes import RECIPES
+from mmcorl.run.settings import ValidationSettings
 
 
 def without_followed(config: Mapping[str, Any], changed: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,8 +16,10 @@ from pydantic import BaseModel, ValidationError
 from mmcorl.config import methods
 from mmcorl.config.errors import models_in, sentence
 from mmcorl.config.followed import copied, without_followed
-from mmcorl.config.schema import Config, MayChangeOnResume, Section, VisionConfig
+from mmcorl.config.schema import Config
 from mmcorl.errors import UserError
+from mmcorl.policy.settings import VisionConfig
+from mmcorl.section import MayChangeOnResume, Section
 from mmcorl.system.user_code import KEPT, look_in
 from mmcorl.system.yaml_loader import MOST_BYTES, Loader, complaint
 from model_adapters.user_files import read_regular

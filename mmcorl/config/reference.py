@@ -18,8 +18,9 @@ from pydantic.fields import FieldInfo
 
 from mmcorl.config.errors import ELSEWHERE, models_in
 from mmcorl.config.load import SHIPPED
-from mmcorl.config.schema import Config, MayChangeOnResume, TableName
+from mmcorl.config.schema import Config
 from mmcorl.errors import UserError
+from mmcorl.section import MayChangeOnResume, TableName
 
 SCHEMA = "schema.json"
 """Beside the shipped configs."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
 from mmcorl.data.columns import Columns, Places, StrictModel
 from mmcorl.data.recipes import RECIPES, RecipeName
 from mmcorl.data.synthetic import SKILLS, Kind, distinct_rows
+from mmcorl.section import MAX_SAMPLES, Section
 
 RefuseOrSkip = Literal["refuse", "skip"]
 
@@ -180,4 +181,33 @@ class DataSettings(StrictModel):
             columns = recipe.columns.model_copy(update=chosen)
             columns.model_fields_set.intersection_update(named)
             self.__dict__.update(columns=columns, places=self.places or recipe.places)
+        return self
+
+
+class BatchSettings(Section):
+    prompts: int = Field(default=8, ge=1)
+    """B: prompts per step, the same rows for every agent."""
+    completions: int = Field(default=8, ge=1, le=MAX_SAMPLES)
+    """K: completions per prompt and agent, or with an `episode` conversations about each problem; at least 2 where
+    completions are compared with each other, which `objective.advantage: reinforce_pp` alone does not."""
+
+
+class DataSection(Section):
+    train: DataSettings
+    """Training prompts; answers in them are diagnostics, except with `supervision.kind: gold`."""
+    also: tuple[DataSettings, ...] = ()
+    """More training data: their rows and those of `train` are shuffled together by `data_seed`. Each set has its own
+    `limit` and `hold_out`; what happens to rows that cannot be used is set in `train` for all. Ids become SET/ID."""
+    max_prompt_tokens: int = Field(default=3072, ge=1)
+    """Longest prompt in tokens, image tokens included; `train.on_bad_row` says what happens to longer ones."""
+
+    @model_validator(mode="after")
+    def _one_rule_for_all(self) -> Self:
+        for number, part in enumerate(self.also):
+            for key in ("on_bad_row", "duplicates", "too_long", "min_rows"):
+                if getattr(part, key) != type(part).model_fields[key].default:
+                    raise ValueError(f"also[{number}].{key} is set, but train.{key} holds for all sets: leave it out")
+            if part.views.keys() != self.train.views.keys():
+                have, need = ", ".join(part.views) or "none", ", ".join(self.train.views) or "none"
+                raise ValueError(f"also[{number}] has the views {have} and train {need}: give both the same")
         return self

@@ -1,31 +1,29 @@
-"""Engines sample completions. ENGINES is the table of them; a row imports its engine's module when it builds one.
+"""Engines sample completions: what an engine is built from, and the functions that import its module and build it.
 
-To add an engine, write its module and add a row here; settings that only it has go into `EngineSettings`.
+To add an engine, write its module, add a row to `mmcorl.engines.settings.ENGINES` and its builder here; settings that
+only it has go into `EngineSettings`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mmcorl.engines.base import Engine, Sample, Sampling, SharedEngine
+from mmcorl.engines.base import Engine, SharedEngine
+from mmcorl.engines.settings import ENGINES, EngineSettings
 from mmcorl.errors import UserError
-from mmcorl.registry import Row, Table, check_call
 
 if TYPE_CHECKING:
     import torch
 
-    from mmcorl.config import Config, EngineSettings
+    from mmcorl.config import Config
     from mmcorl.policy.policy import Policy
     from mmcorl.policy.prompt_encoder import PromptEncoder
     from mmcorl.sharding.ranks import Ranks
     from model_adapters.base import VisionSettings
 
-__all__ = ["ENGINES", "Engine", "EngineRequest", "EngineRow", "Sample", "Sampling", "build_engine", "require_engine"]
 
-
-ROWS, MOST_ROWS = 256, 1024
+ROWS, MAX_ROWS = 256, 1024
 """Completions generated at once where the config leaves it open: at least, and with vLLM at most."""
 
 
@@ -55,47 +53,27 @@ class EngineRequest:
     """This process among the ranks of the agent, which make their engines at the same time; by default it is alone."""
 
 
-@dataclass(frozen=True)
-class EngineRow(Row):
-    """An engine. `function` builds it from an EngineRequest."""
-
-    own_weights: bool = False
-    """Whether it holds a copy of the weights, which is synced after updates and compared with the trainer's."""
-    one_sleeper_per_process: bool = False
-    """Whether only one of a process can free its GPU memory."""
-    require: Callable[[float], None] = lambda temperature: None
-    """Raises UserError, without importing the engine, where it is not installed or cannot sample at a temperature."""
-
-
-ENGINES: Table[EngineRow] = Table("engine", EngineRow, lambda row: check_call(row, "engine", "engine(request)", None))
-
-
-@ENGINES.add("transformers", "Samples from the trained weights themselves.")
-def transformers(request: EngineRequest) -> Engine:
+def _transformers(request: EngineRequest) -> Engine:
     from mmcorl.engines.transformers import TransformersEngine
 
     return TransformersEngine(request.policy, request.max_rows, request.settings.max_tokens)
 
 
-def _require_vllm(temperature: float) -> None:
-    from mmcorl.engines.vllm_setup import require_temperature
-    from mmcorl.system.needed import require_vllm
-
-    require_temperature(temperature)
-    require_vllm()
-
-
-@ENGINES.add(
-    "vllm",
-    "Holds its own weights in each rank's process, as large models need, and receives new ones after every update.",
-    own_weights=True,
-    one_sleeper_per_process=True,
-    require=_require_vllm,
-)
-def vllm(request: EngineRequest) -> Engine:
+def _vllm(request: EngineRequest) -> Engine:
     from mmcorl.engines.vllm import VllmEngine
 
     return VllmEngine(request)
+
+
+BUILDERS = {"transformers": _transformers, "vllm": _vllm}
+"""How the rows of `ENGINES` are built; a row of the user's has its function."""
+
+
+def build(request: EngineRequest) -> Engine:
+    """Build the engine that a request's settings name."""
+    kind = request.settings.kind
+    engine: Engine = (ENGINES.find(kind).function or BUILDERS[kind])(request)
+    return engine
 
 
 def require_engine(config: Config) -> None:
@@ -129,7 +107,7 @@ def max_rows(config: Config, ranks: int) -> int:
     if config.engine.max_rows is not None:
         return config.engine.max_rows
     own_weights = ENGINES.find(config.engine.kind).own_weights
-    return max(ROWS, min(rows_per_step(config, ranks), MOST_ROWS)) if own_weights else ROWS
+    return max(ROWS, min(rows_per_step(config, ranks), MAX_ROWS)) if own_weights else ROWS
 
 
 def build_engine(
@@ -150,4 +128,4 @@ def build_engine(
     rows = max_rows(config, encoder.settings.ranks)
     name, path, vision = encoder.name, encoder.path, encoder.vision
     more: dict[str, Any] = {"max_rows": rows, "shared": shared, "ranks": ranks}
-    return row.function(EngineRequest(settings, policy, name, path, vision, dtype, longest, **more))
+    return build(EngineRequest(settings, policy, name, path, vision, dtype, longest, **more))

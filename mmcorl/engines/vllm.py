@@ -20,8 +20,9 @@ import torch
 from torch import Tensor
 
 from mmcorl.engines.base import Sample, Sampling, SharedEngine, Weights
+from mmcorl.engines.settings import require_vllm_temperature
 from mmcorl.engines.vllm_requests import Requests
-from mmcorl.engines.vllm_setup import options_of, prepare, quiet, require_temperature, spanning, start, unmerged_lora
+from mmcorl.engines.vllm_setup import options_of, prepare, quiet, spanning, start, unmerged_lora
 from mmcorl.engines.vllm_weights import WeightLoader
 from mmcorl.engines.weight_check import check_weights
 from mmcorl.errors import RunError, UserError
@@ -97,7 +98,7 @@ class VllmEngine:
                     f"agent {self.name!r}: prompt {number} and its completion may have {length} tokens, above "
                     f"engine.max_model_len {self.max_model_len}: raise it, or leave it out to fit the run"
                 )
-        require_temperature(sampling.temperature)
+        require_vllm_temperature(sampling.temperature)
         own = [
             (self.requests.prompt(prompt), self.requests.parameters(n, sampling, seed, number))
             for number, prompt in enumerate(prompts)

@@ -25,22 +25,11 @@ if TYPE_CHECKING:
     from mmcorl.policy.policy import Policy
     from mmcorl.sharding.ranks import Ranks
 
-MAX_TEMPERATURE = 2.0
-"""The highest temperature vLLM takes."""
 BATCHED_TOKENS = 4096
 """Tokens of a forward pass on a GPU: vLLM keeps memory for as many, and takes four times as many by itself."""
 MAX_LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """Values that vLLM takes for the highest rank of low-rank adapters."""
 _DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
-
-
-def require_temperature(temperature: float) -> None:
-    """Raise UserError for a temperature that vLLM does not take."""
-    if temperature > MAX_TEMPERATURE:
-        raise UserError(
-            f"the temperature is {temperature:g}, but vLLM takes {MAX_TEMPERATURE:g} at most: lower it, or use "
-            "engine.kind=transformers"
-        )
 
 
 def unmerged_lora(policy: Policy) -> Any:

@@ -12,8 +12,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 
-from mmcorl.config import EpisodeSettings
 from mmcorl.interactions.base import Conversation, Outcome, Reply, Request, Role, Workflow, request
+from mmcorl.interactions.settings import EpisodeSettings
 from mmcorl.prompts import discussion as prompts
 
 Judges = Mapping[Conversation, Sequence[int]]

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from statistics import fmean
 
-from mmcorl.config import EpisodeSettings
 from mmcorl.interactions.base import Conversation, Outcome, Reply, Request, Workflow, request
+from mmcorl.interactions.settings import EpisodeSettings
 from mmcorl.prompts import discussion as prompts
 
 Verifier = Callable[[Sequence[Reply]], Sequence[float | None]]

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from mmcorl.answers.relation import Relation
-from mmcorl.config import VerifierSettings
 from mmcorl.errors import RunError
 from mmcorl.interactions.base import Reply
 from mmcorl.interactions.debate import Verifier
+from mmcorl.interactions.settings import VerifierSettings
 from mmcorl.labels.voting import TieRule, majority
 from mmcorl.llm_client import Content, EndpointSettings, Outcome, Prompt, ReplyCache, map_prompts
 from mmcorl.prompts import discussion as prompts

@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any
 from mmcorl.errors import RunError, UserError
 
 if TYPE_CHECKING:
-    from mmcorl.config import AgentSettings, Config
+    from mmcorl.config import Config
+    from mmcorl.policy.settings import AgentSettings
 
 ECHO = re.compile(r"nccl|gloo|connection (closed|reset|refused)|broken pipe|process ?group|tcpstore", re.IGNORECASE)
 """Matches errors that another rank caused by dying or hanging."""

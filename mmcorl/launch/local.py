@@ -16,7 +16,7 @@ import torch
 from mmcorl.agent import Cohort
 from mmcorl.config import Config
 from mmcorl.cotrain import in_turn
-from mmcorl.engines import ENGINES
+from mmcorl.engines.settings import ENGINES
 from mmcorl.errors import UserError
 from mmcorl.launch.forked import ForkedAgent, may_fork
 from mmcorl.launch.process_setup import require_device

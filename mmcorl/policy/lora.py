@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from mmcorl.config import LoraSettings
 from mmcorl.errors import UserError
 from mmcorl.policy.policy import Policy
+from mmcorl.policy.settings import LoraSettings
 
 LORA = "lora_"
 """In the names of peft's own weights, and of no others."""

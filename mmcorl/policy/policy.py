@@ -23,7 +23,7 @@ from model_adapters.base import AdapterError, Encoded, ModelAdapter, padded_rows
 from model_adapters.head import cast_once
 
 if TYPE_CHECKING:
-    from mmcorl.config import TrainingSettings
+    from mmcorl.trainer.settings import TrainingSettings
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,10 @@ from PIL import Image
 from transformers import AutoConfig
 
 from mmcorl.answers.relations import RELATIONS
-from mmcorl.config import AgentSettings, Config
-from mmcorl.engines import ENGINES
+from mmcorl.config import Config
+from mmcorl.engines.settings import ENGINES
 from mmcorl.errors import UserError
+from mmcorl.policy.settings import AgentSettings
 from mmcorl.prompts.styles import prompt_text, system_of
 from mmcorl.types import Prompt
 from model_adapters.base import Encoded, VisionSettings

@@ -10,10 +10,11 @@ from typing import Any, Self
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from mmcorl.config import AgentSettings, Config
+from mmcorl.config import Config
 from mmcorl.config.errors import sentence
-from mmcorl.config.schema import PromptSettings, VisionConfig
 from mmcorl.errors import UserError
+from mmcorl.policy.settings import AgentSettings, VisionConfig
+from mmcorl.prompts.settings import PromptSettings
 from mmcorl.system.user_code import require_known
 from mmcorl.system.version import __version__
 from mmcorl.system.yaml_loader import MOST_BYTES, Loader

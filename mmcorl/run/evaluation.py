@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from mmcorl.answers.regions import Form
+from mmcorl.answers.relation import Relation
+from mmcorl.run.metrics import Record, graded, validation_metrics
 from mmcorl.types import Completion, Prompt
 
 
@@ -17,24 +19,35 @@ class HeldOut:
     name: str
     prompts: Sequence[Prompt]
     grade: Callable[[Prompt, Completion], bool] | None = None
-    """How a benchmark grades; None compares answers by the run's relation."""
+    """A benchmark's grader; None compares answers by the run's relation."""
     grader: Mapping[str, str] | None = None
     """Name and version of that grader, for the record."""
     form: Form | None = None
-    """What a benchmark's answers are, where they are places in a picture: then the run's have to be, too."""
+    """Set where a benchmark's answers are places in a picture: the run's answers must have the same form."""
 
 
-def response_records(
-    step: int,
-    held_out: HeldOut,
-    completions: Sequence[Sequence[Completion]],
-    right: Mapping[str, Sequence[bool | None]],
-) -> list[dict[str, Any]]:
-    """Return every response of one evaluation as the lines of responses.jsonl.
+def evaluation_records(
+    held_out: HeldOut, step: int, agents: Sequence[str], completions: Sequence[Sequence[Completion]], relation: Relation
+) -> tuple[Record, list[Record]]:
+    """Return the line of validation.jsonl and the lines of responses.jsonl of one evaluation.
 
-    `completions` is [N][prompts]; `right` says by agent which of them are.
+    `completions` is [N][prompts].
     """
-    return [
+    right = graded(agents, held_out.prompts, completions, relation, held_out.grade)
+    record = validation_metrics(
+        agents,
+        held_out.prompts,
+        completions,
+        relation,
+        held_out.name,
+        step,
+        held_out.grade,
+        places=held_out.form is not None,
+        right=right,
+    )
+    if held_out.grader:
+        record["grader"] = dict(held_out.grader)
+    responses = [
         {
             "step": step,
             "set": held_out.name,
@@ -50,6 +63,7 @@ def response_records(
         for (agent, judged), row in zip(right.items(), completions, strict=True)
         for prompt, completion, is_right in zip(held_out.prompts, row, judged, strict=True)
     ]
+    return record, responses
 
 
 def scores(validation: Sequence[Mapping[str, Any]], step: int) -> dict[str, float | None]:
@@ -62,7 +76,7 @@ def scores(validation: Sequence[Mapping[str, Any]], step: int) -> dict[str, floa
 
 
 def is_best(validation: Sequence[Mapping[str, Any]], step: int) -> bool:
-    """Whether no earlier evaluation equals this one, by accuracy or by agreement; step 0 does not count."""
+    """Return whether an evaluation beats all earlier ones by accuracy or by agreement; step 0 does not count."""
     earlier = [scores(validation, other) for other in sorted({line["step"] for line in validation}) if 0 < other < step]
     return any(
         score is not None and all(known is None or known < score for known in (other[name] for other in earlier))

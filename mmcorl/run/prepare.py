@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 from transformers import AutoConfig
 
 from mmcorl.answers.relations import RELATIONS
-from mmcorl.config import BenchmarkSet, Config
+from mmcorl.config import Config
 from mmcorl.data import check_cache
 from mmcorl.data.checks import DataCheck, DataError, check, overlap_warnings
 from mmcorl.data.mixture import Rows, load_mixture
@@ -32,6 +32,7 @@ from mmcorl.rewards import REWARDS
 from mmcorl.run.evaluation import HeldOut
 from mmcorl.run.probes import LOOKED_AT, TRAIN, named_probes, probe_prompts
 from mmcorl.run.progress import task, waiting
+from mmcorl.run.settings import BenchmarkSet
 from mmcorl.sandbox.process import open_sandbox
 from mmcorl.system.hub import hub_id, unreachable
 from mmcorl.system.version import __version__

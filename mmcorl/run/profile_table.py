@@ -1,4 +1,4 @@
-"""Where the time of a step goes, on one screen: what `mmcorl train ... profile=true` prints and writes."""
+"""The table of where a step's time goes: `mmcorl train ... profile=true` prints and writes it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def table(folder: Path, timings: Sequence[Mapping[str, Any]], agents: Sequence[s
     steps = [line["seconds"] for line in timings if line["step"] in first["timed"]]
     parts, totals = _seconds(ranks, steps)
     # Self seconds by operator and agent, of kernels where a device has any.
-    device = any(value[3] for records in ranks.values() for one in records for value in one["operators"])
+    device = any(value[3] for records in ranks.values() for record in records for value in record["operators"])
     operators: dict[str, dict[str, float]] = {}
     for name, records in ranks.items():
         for record in records:
@@ -65,7 +65,7 @@ def _seconds(
         sum(line.get(phase, 0.0) for line in steps for phase in phases) / len(steps)
         for phases in (("vote", "log"), ELSEWHERE)
     )
-    whole = {name: fmean(v for one in records for v in one["seconds"]) - apart for name, records in ranks.items()}
+    whole = {name: fmean(v for record in records for v in record["seconds"]) - apart for name, records in ranks.items()}
     rows: dict[str, dict[str, float]] = {}
     for name, records in ranks.items():
         for record in records:
@@ -94,16 +94,16 @@ def _table(
 
 
 def _rates(name: str, records: Sequence[Mapping[str, Any]]) -> str:
-    one = records[0]
-    total = {key: sum(timing[key] for timing in one["timings"]) for key in one["timings"][0]}
+    first = records[0]
+    total = {key: sum(timing[key] for timing in first["timings"]) for key in first["timings"][0]}
     work = total["rollout_seconds"] + total["update_seconds"] + total["sync_seconds"]
     # A worker counts the operations of all its ranks together.
-    reached = total["update_flops"] / total["update_seconds"] / one["ranks"]
+    reached = total["update_flops"] / total["update_seconds"] / first["ranks"]
     possible = sum(record["matmul_flops"] for record in records) / len(records)
-    where = one["device"] if one["ranks"] == 1 else f"{one['ranks']} x {one['device']}"
+    where = first["device"] if first["ranks"] == 1 else f"{first['ranks']} x {first['device']}"
     return (
         f"{name}: {total['completion_tokens'] / work:,.0f} completion tokens per busy second; update {_flops(reached)} "
-        f"of {_flops(possible)} ({one['dtype']}, {where}): {reached / possible:.0%}"
+        f"of {_flops(possible)} ({first['dtype']}, {where}): {reached / possible:.0%}"
     )
 
 

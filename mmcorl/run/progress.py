@@ -33,27 +33,27 @@ from mmcorl.run.reader import Record, mapping, number
 MUTE_SHARE = 0.5
 """Share of completions without an answer from which the plain step line mentions it."""
 PLAIN_EVERY = 5.0
-"""Least seconds between two plain lines."""
+"""Minimum seconds between two plain lines."""
 SLOW_WAIT = 2.0
 """Seconds after which other work of unknown length gets a plain line."""
 SLOW_PHASE = 30.0
 """Seconds after which a phase gets a plain line of its own."""
 VOTES = "agreement of votes"
-"""Of the answers sampled to train on; `agreement on SET` is of greedy answers to a validation set."""
+"""Label for answers sampled in training; `agreement on SET` is about greedy answers to a validation set."""
 TREND = 12
-"""Characters of a trend."""
+"""Width of a sparkline in characters."""
 METRICS = {"reward": "reward_mean", "sampled acc": "sampled_accuracy", "pseudo-label acc": "pseudo_label_accuracy"}
 """Metrics of the last step that are shown, with their keys in metrics.jsonl."""
 PHASE_STYLES = {"failed": "bold red", "interrupted": "bold yellow", "done": "bold green"}
 
 
 class Progress:
-    """A training run as a live panel on a terminal, as plain lines elsewhere.
+    """Show a training run as a live panel on a terminal, as plain lines elsewhere.
 
     A context manager. Missing, null or non-finite metrics appear as a dash; no record raises. Leaving it by an
     exception or Ctrl-C restores the terminal, leaves the last panel visible and lets the exception pass. A console
-    (stderr by default) holds one live display at a time, so do not open a `task` inside. `steps` are those of the whole
-    run, of which `start_step` are done when it is resumed.
+    (stderr by default) holds one live display at a time, so do not open a `task` inside. `steps` counts the whole run,
+    of which `start_step` are done when it is resumed.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Progress:
         self._last_plain = -math.inf
         self._agents, self._steps, self._step = list(agents), steps, start_step
         self._slow: threading.Timer | None = None
-        """Tells of the present phase when it is slow."""
+        """Prints a line about the current phase once it is slow."""
         self._latest: dict[str, Record] = {}
         self._sets: list[str] = []
         self._series: dict[tuple[str | None, str | None], list[float]] = defaultdict(list)
@@ -88,7 +88,7 @@ class Progress:
             TextColumn("left", "dim"),
             console=self._console,
             expand=True,
-            # From the end of the first step of this session on: loading and the first evaluation tell no pace.
+            # Counted from the end of the first step of this session: loading and evaluation are no steps.
             speed_estimate_period=math.inf,
         )
         self._task = self._bar.add_task(name, total=steps, completed=start_step, phase="starting")
@@ -116,15 +116,15 @@ class Progress:
             self._live.stop()
             self._live = None
 
-    def phase(self, text: str, told: str = "") -> None:
-        """Show the current phase, such as `rollout` or `evaluate`; plain lines hold `told` of one that is slow."""
+    def phase(self, text: str, details: str = "") -> None:
+        """Show the current phase, such as `rollout` or `evaluate`; a plain line shows `details` once it is slow."""
         with self._lock:
             self._bar.update(self._task, phase=f"[{PHASE_STYLES.get(text, 'cyan')}]{escape(text)}")
             if self._slow is not None:
                 self._slow.cancel()
             self._slow = None
             if self._live is None and not self._quiet and text not in (*PHASE_STYLES, "stopped"):
-                self._slow = _said_after(SLOW_PHASE, told or text, self._console)
+                self._slow = _print_after(SLOW_PHASE, details or text, self._console)
 
     def restore(self, steps: Iterable[Record], validations: Iterable[Record]) -> None:
         """Add the records of an earlier session, so that a resumed run shows its whole trend."""
@@ -234,6 +234,8 @@ class Progress:
 
 
 class Task:
+    """A progress bar on a terminal, plain lines elsewhere."""
+
     def __init__(self, console: Console, description: str, total: int | None, quiet: bool, timed: bool) -> None:
         self._console, self._quiet = console, quiet
         self._last_plain, self._printed = -math.inf, ""
@@ -280,7 +282,7 @@ def task(
 ) -> Iterator[Task]:
     """Show a bar for other long work, such as a warm start or a check of the data; `total` is None when unknown.
 
-    `timed`: whether the bar itself tells the time to go.
+    `timed`: whether the bar shows the remaining time.
     """
     handle = Task(console if console is not None else Console(stderr=True), description, total, quiet, timed)
     with handle._bar:
@@ -292,13 +294,13 @@ def task(
 
 @contextmanager
 def waiting(what: str, console: Console | None = None, quiet: bool = False) -> Iterator[None]:
-    """Show that work of unknown length goes on: a moving sign on a terminal, elsewhere one line where it is slow."""
+    """Show that work of unknown length goes on: a spinner on a terminal, elsewhere one line once it is slow."""
     console = console if console is not None else Console(stderr=True)
     if not quiet and _draws_live(console):
         with console.status(Text(what)):
             yield
         return
-    slow = None if quiet else _said_after(SLOW_WAIT, what, console)
+    slow = None if quiet else _print_after(SLOW_WAIT, what, console)
     try:
         yield
     finally:
@@ -321,8 +323,8 @@ def _draws_live(console: Console) -> bool:
     return console.is_terminal and not console.is_dumb_terminal and console.encoding.lower().startswith("utf")
 
 
-def _said_after(seconds: float, text: str, console: Console) -> threading.Timer:
-    """Print a line unless the timer is cancelled before."""
+def _print_after(seconds: float, text: str, console: Console) -> threading.Timer:
+    """Start a timer that prints a line unless it is cancelled before."""
     timer = threading.Timer(seconds, console.print, [Text(text)], {"soft_wrap": True})
     timer.daemon = True
     timer.start()

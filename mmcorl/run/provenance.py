@@ -1,4 +1,4 @@
-"""What made a folder of results: the command, when it began, and the version of the code. Kept in made.json."""
+"""Provenance of a folder of results, kept in made.json: the command, when it began, and the version of the code."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ def code_version() -> str:
         return __version__
     ask = ["git", "-C", str(root), "describe", "--always", "--dirty=, changed", "--exclude=*", "--abbrev=9"]
     try:
-        told = subprocess.run(ask, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+        commit = subprocess.run(ask, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return __version__
-    return f"{__version__} (commit {told})"
+    return f"{__version__} (commit {commit})"
 
 
 def written() -> dict[str, str | None]:
-    """Return what makes a page now."""
+    """Return the provenance of a page that is written now."""
     return {"command": spelled(), "written": now(), "version": code_version()}
 
 
@@ -76,6 +76,6 @@ def read(folder: Path) -> dict[str, Any]:
 
 
 def end(folder: Path) -> dict[str, Any]:
-    """Return what made a folder and when that ended, for the summary of its results."""
+    """Return the provenance of a folder and when its work ended, for the summary of its results."""
     facts = {"command": spelled(), "started": None, "version": code_version()} | read(folder)
     return {key: facts[key] for key in ("command", "started")} | {"ended": now(), "version": facts["version"]}

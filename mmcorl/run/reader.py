@@ -31,7 +31,7 @@ SUPERVISION_LABELS = {row.name: row.title for row in (*RULES.values(), *REWARDS.
     "debate": "debate: a verifier's scores",
     "comas": "CoMAS: scores of the others",
 }
-"""Where rewards come from, in words."""
+"""Names of the sources of rewards for people."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class StartEnd:
     start_step: int | None = None
     end_step: int | None = None
     items: int | None = None
-    """How many prompts the latest evaluation answered."""
+    """Prompts in the latest evaluation."""
 
     @property
     def change(self) -> float | None:
@@ -53,7 +53,7 @@ class StartEnd:
 
 @dataclass(frozen=True)
 class RunFiles:
-    """The content of a run folder for reports; numbers that are absent, null, NaN or infinite read as None."""
+    """Content of a run folder for reports; numbers that are absent, null, NaN or infinite read as None."""
 
     path: Path
     config: Record = field(default_factory=dict)
@@ -69,7 +69,7 @@ class RunFiles:
 
     @property
     def name(self) -> str:
-        """In the folder of a sweep `METHOD/seed_S`, else the run's name in its config or summary, else its folder's."""
+        """Return `METHOD/seed_S` in a sweep's folder, else the name in config or summary, else the folder's."""
         path = self.path.resolve()
         if (path.parent.parent / "sweep.html").is_file():
             return f"{path.parent.name}/{path.name}"
@@ -77,7 +77,7 @@ class RunFiles:
 
     @property
     def supervision(self) -> str:
-        """What rewards come from: `ring`, `self`, `gold` or another rule of teaching, a reward that needs no label
+        """Return the source of rewards: a rule of teaching (`ring`, `self`, `gold`, ...), a reward that needs no label
         (`entropy`, ...), or an episode (`debate`, `comas`); `unknown` when no file says."""
         setting, reward = self.config.get("supervision"), str(dig(self.config, "reward", "kind") or "match")
         kind = setting.get("kind") if isinstance(setting, Mapping) else setting
@@ -86,7 +86,7 @@ class RunFiles:
 
     @property
     def supervision_label(self) -> str:
-        """`supervision` in words; a reward of the user's own comes with the rule: `ring, reward mine.py:short`."""
+        """Return `supervision` in words, with a user's own reward beside the rule: `ring, reward mine.py:short`."""
         named, reward = self.supervision, str(dig(self.config, "reward", "kind") or "match")
         files = [path.name for path in (self.path / KEPT).glob("*.py")]
         if ":" not in reward or dig(self.config, "episode", "kind"):
@@ -97,7 +97,7 @@ class RunFiles:
 
     @property
     def agents(self) -> list[str]:
-        """Agent names: the config's order, then any that only the records know."""
+        """Return agent names: the config's order, then any that only the records know."""
         named = [agent["name"] for agent in self.config.get("agents") or () if dig(agent, "name")]
         sources: Iterable[Record] = (self.summary or {}, *self.validation[:1], *self.metrics[:1])
         known = (name for record in sources for name in mapping(record.get("agents")))
@@ -114,61 +114,61 @@ class RunFiles:
 
     @property
     def relation(self) -> RelationRow | None:
-        """The relation of answers, `math` where the config names none; None for one of the user's own, whose code no
+        """Return the relation of answers, `math` where the config names none; None for a user's own, whose code no
         reader runs."""
         return RELATIONS.get(str(dig(self.config, "answers", "relation") or "math"))
 
     @property
     def measure(self) -> str:
-        """What the similarity of answers is called."""
+        """Return the name of the similarity of answers, such as IoU."""
         return self.relation.measure if self.relation is not None else "similarity"
 
     @property
     def steps_planned(self) -> int | None:
-        """The number of training steps the config asks for."""
+        """Return the number of training steps in the config."""
         steps = self.config.get("steps", (self.summary or {}).get("steps"))
         return steps if isinstance(steps, int) else None
 
     @property
     def steps_done(self) -> int:
-        """The last training step on record."""
+        """Return the last training step on record."""
         return int(self.metrics[-1]["step"]) if self.metrics else 0
 
     @property
     def finished(self) -> bool:
-        """Whether every planned step is on record and the summary has been written."""
+        """Return whether every planned step is on record and the summary has been written."""
         return self.summary is not None and (self.steps_planned is None or self.steps_done >= self.steps_planned)
 
     @property
     def seconds(self) -> float | None:
-        """Run time: the summary's, else the sum of the steps' totals."""
+        """Return the run time: the summary's, else the sum of the steps' totals."""
         seconds = number(dig(self.summary, "seconds"))
         totals = [total for record in self.timings if (total := number(dig(record, "seconds", "total"))) is not None]
         return seconds if seconds is not None else sum(totals) if totals else None
 
     def agent_series(self, agent: str, key: str) -> Points:
-        """One training metric of one agent over the steps."""
+        """Return one training metric of one agent over the steps."""
         return _points((record["step"], dig(record, "agents", agent, key)) for record in self.metrics)
 
     def cohort_series(self) -> Points:
         return _points((record["step"], dig(record, "cohort", "agreement")) for record in self.metrics)
 
     def validation_records(self, set_name: str) -> list[Record]:
-        """The evaluations of one set, by growing step."""
+        """Return the evaluations of one set, by growing step."""
         return [record for record in self.validation if record["set"] == set_name]
 
     def validation_series(self, set_name: str, agent: str, key: str = "accuracy") -> Points:
-        """One evaluated number of one agent over the steps."""
+        """Return one validation metric of one agent over the steps."""
         records = self.validation_records(set_name)
         return _points((record["step"], dig(record, "agents", agent, key)) for record in records)
 
     def agreement_series(self, set_name: str, pair: str | None = None) -> Points:
-        """Agreement on one set, of the cohort or of one pair such as `qwen|intern`."""
+        """Return agreement on one set, of the cohort or of one pair such as `qwen|intern`."""
         keys = ("agreement",) if pair is None else ("pairs", pair)
         return _points((record["step"], dig(record, "cohort", *keys)) for record in self.validation_records(set_name))
 
     def pairs(self, set_name: str) -> list[str]:
-        """The pairs of agents whose agreement on one set is on record."""
+        """Return the pairs of agents whose agreement on one set is on record."""
         records = self.validation_records(set_name)
         return list(dict.fromkeys(pair for record in records for pair in mapping(dig(record, "cohort", "pairs"))))
 
@@ -178,15 +178,15 @@ class RunFiles:
         return _start_end(self.validation_series(set_name, agent), items)
 
     def similarity(self, set_name: str, agent: str) -> StartEnd:
-        """First and latest mean similarity to the known answers, where answers may be more or less alike."""
+        """Return first and latest mean similarity to the known answers, for relations that are graded."""
         return _start_end(self.validation_series(set_name, agent, "similarity"))
 
     def agreement(self, set_name: str) -> StartEnd:
-        """First and latest agreement of the cohort on one set."""
+        """Return first and latest agreement of the cohort on one set."""
         return _start_end(self.agreement_series(set_name))
 
     def by_tag(self, set_name: str, agent: str) -> dict[str, StartEnd]:
-        """First and latest accuracy of one agent for each tag (skill, level, subject) of one set."""
+        """Return first and latest accuracy of one agent for each tag (skill, level, subject) of one set."""
         series: dict[str, list[tuple[int, object]]] = {}
         for record in self.validation_records(set_name):
             for tag, value in mapping(dig(record, "agents", agent, "by_tag")).items():
@@ -231,7 +231,7 @@ def read_run(run_dir: Path) -> RunFiles:
 
 
 def number(value: object) -> float | None:
-    """A finite number as float; None for anything else."""
+    """Return a finite number as float; None for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
@@ -241,12 +241,12 @@ def number(value: object) -> float | None:
 
 
 def mapping(value: object) -> Mapping[str, Any]:
-    """The value if it is a mapping, else an empty one: the level of a record that is null or absent."""
+    """Return the value if it is a mapping, else an empty one: the level of a record may be null or absent."""
     return value if isinstance(value, Mapping) else {}
 
 
 def dig(value: object, *keys: str) -> Any:
-    """What lies under `keys` in nested records; None where one of them is absent."""
+    """Return the value under `keys` in nested records; None where one of them is absent."""
     for key in keys:
         value = mapping(value).get(key)
     return value

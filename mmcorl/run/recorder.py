@@ -22,10 +22,10 @@ from mmcorl.errors import RunError
 from mmcorl.interactions.records import agent_metrics, reply_records
 from mmcorl.run import checkpoints, profile_table, provenance
 from mmcorl.run.diagnosis import Watch
-from mmcorl.run.evaluation import HeldOut, is_best, response_records, scores
+from mmcorl.run.evaluation import HeldOut, evaluation_records, is_best, scores
 from mmcorl.run.folder import atomic_write
 from mmcorl.run.gallery import gallery_records
-from mmcorl.run.metrics import graded, step_metrics, validation_metrics, votes_records
+from mmcorl.run.metrics import step_metrics, votes_records
 from mmcorl.run.probes import Probes
 from mmcorl.run.progress import Progress
 from mmcorl.run.run_folder import FINAL, PROFILE, SUMMARY, RunFolder
@@ -37,7 +37,7 @@ from mmcorl.types import Prompt
 
 
 class PhaseClock:
-    """Where the time of a step goes: adds up the seconds of each phase until they are taken."""
+    """Add up the seconds of each phase of a step until they are taken."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
@@ -69,8 +69,17 @@ class PhaseClock:
         return seconds
 
 
+def comparisons(relation: Any) -> dict[str, int]:
+    """Return how many comparisons of answers took algebra so far, and how many of them ran out of time.
+
+    The latter count as "not the same", so they may have changed a vote. The counts depend on what the process compared
+    before, so they are in timings.jsonl: metrics.jsonl is written byte for byte by a resumed run.
+    """
+    return {"symbolic": relation.symbolic, "timed_out": relation.timeouts}
+
+
 class Recorder:
-    """Records what `cotrain` did in the run's folder, evaluates and checkpoints. Implements `mmcorl.cotrain.Journal`.
+    """Record what `cotrain` did in the run's folder, evaluate and checkpoint. Implements `mmcorl.cotrain.Journal`.
 
     As a context manager it closes the trackers at the end. The folder is begun; `start` is the checkpoint that the run
     continues from; `parallel` starts one call per agent; `rates`, by agent, return throughput and memory of a finished
@@ -95,15 +104,15 @@ class Recorder:
         self.folder, self.config, self.steps = folder, config, steps
         self.validation, self.relation, self.progress, self.parallel = validation, relation, progress, parallel
         self.rates = rates or {}
-        self._compared_engines = {one.agent: one for one in compared}
-        """Until the drift of an agent was told."""
+        self._parity = {parity.agent: parity for parity in compared}
+        """By agent; removed once its drift has been reported."""
         self.step = start.step if start else 0
         self.stop_requested = False
         self.names = [agent.name for agent in config.agents]
         self.probes = Probes(folder, self.names, probes, relation)
         self.trackers = Trackers(folder.path, config.logging.trackers, config.model_dump(mode="json"), self.step)
         self._clock = PhaseClock()
-        self._compared = self._comparisons()
+        self._compared = comparisons(relation)
         self._unwritten: StepRecord | None = None
         """The recorded step whose updates are still running."""
         self._best_step: int | None = None
@@ -126,7 +135,7 @@ class Recorder:
     def phase(self, name: str, more: str = "") -> None:
         """Begin a phase of the step; the step before is written now if its updates are done.
 
-        `more` is what a log says besides where the phase is slow.
+        `more` is added to the log line of a slow phase.
         """
         if self._unwritten is not None and all(update.done() for update in self._unwritten.updates):
             self._write_step()
@@ -139,9 +148,9 @@ class Recorder:
         self.progress.phase(name, f"step {done + of_a_step}: {name}{more}")
 
     def record(self, record: StepRecord) -> None:
-        """Write one step to logs, trackers, progress and gallery.
+        """Write one step to logs, trackers, progress and gallery; in a later call if its updates are still running.
 
-        At once where its updates are done; else in a later call, so that an agent that is done need not wait for them.
+        Agents whose updates are done need not wait for the others then.
         """
         self._write_step()
         self._unwritten = record
@@ -149,10 +158,7 @@ class Recorder:
             self._write_step(overlapping=False)
 
     def evaluate_when_due(self, step: int, agents: Sequence[Agent]) -> None:
-        """Probe, and evaluate greedy accuracy and agreement on every set.
-
-        Before step 1, every `validation.every` steps and at the end.
-        """
+        """Sample the probes and evaluate every set, before step 1, every `validation.every` steps and at the end."""
         if not (step == 0 or self._due(step, self.config.validation.every)):
             return
         if self.probes.prompts:
@@ -170,18 +176,14 @@ class Recorder:
             more = f": {len(held_out.prompts):,} completions of each agent, up to {tokens:,} tokens"
             self.phase(f"evaluate {held_out.name}", more)
             completions = results(self.parallel(partial(agent.evaluate, held_out.prompts) for agent in agents))
-            right = graded(self.names, held_out.prompts, completions, self.relation, held_out.grade)
-            how = held_out.name, step, held_out.grade, held_out.form is not None, right
-            record = validation_metrics(self.names, held_out.prompts, completions, self.relation, *how)
-            if held_out.grader:
-                record["grader"] = dict(held_out.grader)
+            record, responses = evaluation_records(held_out, step, self.names, completions, self.relation)
             self.folder.append("validation.jsonl", [record])
-            self.folder.append("responses.jsonl", response_records(step, held_out, completions, right))
+            self.folder.append("responses.jsonl", responses)
             self.trackers.log(record)
             self.progress.validation(record)
         if step == 0:
             for finding in self._watch.begin(self.folder.lines("validation.jsonl")):
-                self.progress.message(finding.told())
+                self.progress.message(finding.as_line())
         self._clock.stop()
         if self.config.checkpoint.best and step > 0 and is_best(self.folder.lines("validation.jsonl"), step):
             self._best_step = step
@@ -196,8 +198,8 @@ class Recorder:
 
         def save(directory: Path) -> None:
             moved = results(self.parallel(partial(agent.save, directory / agent.name) for agent in agents))
-            for finding in self._watch.weigh(dict(zip(self.names, moved, strict=True))):
-                self.progress.message(f"step {step}: {finding.told()}")
+            for finding in self._watch.see_weights(dict(zip(self.names, moved, strict=True))):
+                self.progress.message(f"step {step}: {finding.as_line()}")
 
         measured = scores(self.folder.lines("validation.jsonl"), step)
         code = {"code": self.folder.code, "changed": self.folder.changed}
@@ -217,7 +219,7 @@ class Recorder:
         shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir()
         moved = results(self.parallel(partial(agent.export, unfinished / agent.name) for agent in agents))
-        self._watch.weigh(dict(zip(self.names, moved, strict=True)))
+        self._watch.see_weights(dict(zip(self.names, moved, strict=True)))
         checkpoints.seal(unfinished, self.step)
         checkpoints.publish(unfinished, final)
 
@@ -244,7 +246,7 @@ class Recorder:
         return step > 0 and (step % every == 0 or step == self.steps)
 
     def _write_step(self, overlapping: bool = True) -> None:
-        """Write the unwritten step, if there is one, after waiting for its updates.
+        """Wait for the updates of the unwritten step, if there is one, and write it.
 
         `overlapping`: whether they ran on after the step was recorded.
         """
@@ -258,7 +260,7 @@ class Recorder:
         self._watch_drift(metrics)
         for alarm in self._watch.see(metrics):
             if not self._watch.stopped:  # which says it as it ends the run
-                self.progress.message(f"step {alarm.step}: {alarm.told()}")
+                self.progress.message(f"step {alarm.step}: {alarm.as_line()}")
         self.step = record.step
         self._log_timing(metrics, overlapping)
         if record.step == self._profiled:
@@ -270,7 +272,7 @@ class Recorder:
         """Append a step to metrics.jsonl, votes.jsonl, episodes.jsonl and gallery.jsonl; return its metrics."""
         step, batch, groups = record.step, record.batch, record.groups
         reports: dict[str, Mapping[str, float | None]] = dict(zip(self.names, updates, strict=True))
-        rewards = [{uid: tuple(values) for uid, values in own.items()} for own in record.rewards]
+        rewards = [{uid: tuple(values) for uid, values in earned.items()} for earned in record.rewards]
         if (episode := record.episode) is not None:
             # By problem, as votes and labels are, rather than by request.
             rewards = [episode.solution_rewards(number, batch) for number in range(len(self.names))]
@@ -294,40 +296,31 @@ class Recorder:
         self._clock.stop()
         if overlapping and rates:
             self._clock.move_to_update(max(rate["update_seconds"] + rate["sync_seconds"] for rate in rates.values()))
-        before, self._compared = self._compared, self._comparisons()
-        comparisons = {name: count - before[name] for name, count in self._compared.items()}
-        if comparisons["timed_out"]:
+        before, self._compared = self._compared, comparisons(self.relation)
+        since = {name: count - before[name] for name, count in self._compared.items()}
+        if since["timed_out"]:
             self.progress.message(
-                f"step {self.step}: {comparisons['timed_out']} comparisons of answers ran out of time and count as "
-                "different"
+                f"step {self.step}: {since['timed_out']} comparisons of answers ran out of time and count as different"
             )
         timing = {
             "step": self.step,
             "seconds": self._clock.take(),
             "peak_rss_gb": round(rss.peak() / 1e9, 3),
-            "comparisons": comparisons,
+            "comparisons": since,
             **({"agents": rates} if rates else {}),
         }
         self.folder.append("timings.jsonl", [timing])
         self.trackers.log(timing)
         self.progress.step(metrics)
 
-    def _comparisons(self) -> dict[str, int]:
-        """Return how many comparisons of answers took algebra so far, and how many of them ran out of time.
-
-        The latter count as "not the same", so they may have changed a vote. The counts depend on what the process
-        compared before, so they are in timings.jsonl: metrics.jsonl is written byte for byte by a resumed run.
-        """
-        return {"symbolic": self.relation.symbolic, "timed_out": self.relation.timeouts}
-
     def _watch_drift(self, metrics: Mapping[str, Any]) -> None:
-        """Raise RunError, or say once, where an engine is much further from its trainer than before the first step."""
-        for name, one in list(self._compared_engines.items()):
+        """Raise RunError, or report once, where an engine is much further from its trainer than before the run."""
+        for name, parity in list(self._parity.items()):
             drift = metrics["agents"][name].get("importance_drift_abs_mean")
-            if drift is None or not (told := one.grown(drift)):
+            if drift is None or not (growth := parity.grown(drift)):
                 continue
-            told = f"step {metrics['step']}: {told}"
+            sentence = f"step {metrics['step']}: {growth}"
             if self.config.engine.parity == "stop":
-                raise RunError(f"{told}; engine.parity=warn goes on all the same")
-            self.progress.message(told)
-            del self._compared_engines[name]
+                raise RunError(f"{sentence}; engine.parity=warn goes on all the same")
+            self.progress.message(sentence)
+            del self._parity[name]

@@ -1,5 +1,5 @@
-"""What limits what a run can learn, as exact numbers without known answers: how much its agents differ at all, and how
-far their weights have gone."""
+"""Two limits of what a run can learn, measured without known answers: how much its agents differ, and how far their
+weights have moved."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 
 from mmcorl.run.reader import dig, mapping, number
 
-OWN = ("self", "paired", "entropy", "self_certainty")
+NO_PEER = ("self", "paired", "entropy", "self_certainty")
 """Sources of rewards in which nothing comes from a peer."""
-AGREED = 0.8
+MAX_AGREEMENT = 0.8
 """Agreement before the first step from which agents have little to teach each other."""
-ROWS = 20
-"""Prompts that tell it."""
-STILL = 1e-6
+MIN_PROMPTS = 20
+"""Held-out prompts without which that is not judged."""
+MIN_DISTANCE = 1e-6
 """Distance of the weights from where they began, as a share of their norm, below which nothing was learned. The
 smallest learning rate of a published recipe, 5e-7, takes them 12 times as far in 11 steps; 1e-9 ends at 3e-8."""
 
@@ -25,37 +25,37 @@ class Finding:
     """One thing that is wrong, for the whole cohort where `agent` is None."""
 
     kind: str
-    """Its name, and its anchor in docs/troubleshooting.md."""
+    """Name of the sign, and its anchor in docs/troubleshooting.md."""
     agent: str | None
     number: float
-    """What was measured; `sentence` says what it is."""
+    """The measured value; `sentence` says what it measures."""
     sentence: str
     advice: str
-    """What to do, in one sentence."""
+    """One sentence on how to mend it."""
     step: int | None = None
-    """At which it was first seen."""
+    """Step at which it was first seen."""
     collapse: bool = False
     """Whether `logging.alarms=stop` stops the run for it."""
 
-    def told(self) -> str:
-        """Return these numbers as one line."""
+    def as_line(self) -> str:
+        """Return sentence and advice as one line."""
         return f"{self.sentence}: {self.advice}"
 
 
 def headroom(validation: Sequence[Mapping[str, Any]], supervision: str | None) -> Iterator[Finding]:
     """Yield a finding where agents that learn from each other agree on most prompts before the first step.
 
-    `validation` are lines of validation.jsonl, `supervision` is what the rewards come from.
+    `validation` are lines of validation.jsonl, `supervision` is the source of rewards.
     """
-    if supervision in (None, "unknown", "gold", *OWN) or ":" in str(supervision):
+    if supervision in (None, "unknown", "gold", *NO_PEER) or ":" in str(supervision):
         return
     known = [
-        (agreement, max((number(one.get("n")) or 0 for one in mapping(line.get("agents")).values()), default=0))
+        (agreement, max((number(agent.get("n")) or 0 for agent in mapping(line.get("agents")).values()), default=0))
         for line in validation
         if line.get("step") == 0 and (agreement := number(dig(line, "cohort", "agreement"))) is not None
     ]
     rows = sum(count for _, count in known)
-    if rows < ROWS or (share := sum(agreement * count for agreement, count in known) / rows) < AGREED:
+    if rows < MIN_PROMPTS or (share := sum(agreement * count for agreement, count in known) / rows) < MAX_AGREEMENT:
         return
     yield Finding(
         "headroom",
@@ -71,7 +71,7 @@ def headroom(validation: Sequence[Mapping[str, Any]], supervision: str | None) -
 def still(moved: Mapping[str, float | None], step: int) -> Iterator[Finding]:
     """Yield the agents whose weights are where they began; `moved` is ||w - start|| / ||start||, where known."""
     for agent, distance in moved.items():
-        if distance is not None and distance < STILL:
+        if distance is not None and distance < MIN_DISTANCE:
             yield Finding(
                 "still",
                 agent,

@@ -1,4 +1,4 @@
-"""How a run stops early: on a signal, on a full disk, with a dead worker; and what the user is told."""
+"""Early ends of a run, by a signal, a full disk or a dead worker, and their messages."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def resumable_errors(run: Path) -> Iterator[None]:
     try:
         try:
             yield
-        except SystemExit as stop:  # of a user's adapter, such as in the process of an agent
+        except SystemExit as stop:  # from a user's adapter, say, in the process of an agent
             raise RunError(exited(stop)) from stop
     except Exception as error:
         reason, system = no_room(error), system_error(error)

@@ -14,18 +14,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import BaseModel, ValidationError
 
 from mmcorl.errors import UserError
 from mmcorl.run.folder import atomic_write
-from mmcorl.run.tracking_services import SERVICES, Begun, plain_tag, send_gallery
+from mmcorl.run.tracking_services import SERVICES, TrackedRun, plain_tag, send_gallery
 from mmcorl.system.install_hints import install_package
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
 
 NAMES = ("tensorboard", *SERVICES)
 STATE_FILE = "trackers.json"
-WAITING = 10_000
+MAX_WAITING = 10_000
 """Records of a run that may wait for a service to take them."""
 STARTING = 120
 """Seconds that a service gets to start."""
@@ -67,21 +70,22 @@ def flatten(record: Mapping[str, Any]) -> dict[str, float]:
 
 
 class _State(BaseModel):
-    """The content of trackers.json."""
+    """Content of trackers.json."""
 
     ids: dict[str, str] = {}
+    """Id of the run with each service."""
     sent: dict[str, int] = {}
+    """Last step sent of each kind of record."""
 
 
 class Trackers:
     """All trackers of a run; opened once per session, also when the run is resumed.
 
-    TensorBoard is written to `run_dir`/tensorboard whether it is named or not, and where it is not installed and not
-    named, a line on stderr says that it is not; on a resume it purges what an earlier session wrote after `start_step`.
-    The others, accelerate's trackers, go on with the run whose id is kept in `run_dir`/trackers.json; a record that an
-    earlier session has handed over is not sent again, since a resumed run repeats it number for number. Their own
-    environment variables hold. A service that fails later is left out from there on. Runs of a sweep,
-    SWEEP/METHOD/seed_S, are grouped by its name.
+    TensorBoard is written to `run_dir`/tensorboard whether it is named or not; where it is not installed and not named,
+    a line on stderr says so. On a resume it purges what an earlier session wrote after `start_step`. The other services
+    go on with the run whose id is kept in `run_dir`/trackers.json, and records that an earlier session has sent are not
+    sent again, since a resumed run repeats them number for number. Environment variables of the services apply. A
+    service that fails later is dropped. Runs of a sweep, SWEEP/METHOD/seed_S, are grouped by its name.
 
     Raises UserError: a name is unknown, its package is missing, or it cannot start.
     """
@@ -94,34 +98,21 @@ class Trackers:
         start_step: int = 0,
     ) -> None:
         require_trackers(names)
-        self._folder, self._start_step, self._state_file = run_dir, start_step, run_dir / STATE_FILE
-        others = [name for name in dict.fromkeys(names) if name != "tensorboard"]
-        state = _State()
+        services = [name for name in dict.fromkeys(names) if name != "tensorboard"]
+        self._folder, self._start_step = run_dir, start_step
+        self._state = _read_state(run_dir / STATE_FILE, services) if start_step else _State()
+        self._tensorboard = _TensorBoard(run_dir / "tensorboard", start_step)
+        self._connections: list[_Connection] = []
+        config, folder = config or {}, run_dir.resolve()
+        group = folder.parents[1].name if re.fullmatch(r"seed_\d+", folder.name) else None
         try:
-            if start_step and self._state_file.exists():
-                state = _State.model_validate_json(self._state_file.read_bytes())
-        except ValidationError:  # TensorBoard needs nothing of it.
-            if others:
-                print(
-                    f"{str(self._state_file)!r} is damaged: {' and '.join(others)} cannot go on with the run begun "
-                    "there and begin another",
-                    file=sys.stderr,
+            for name in services:
+                known = self._state.ids.get(name)
+                run = TrackedRun(
+                    run_dir, str(config.get("name", folder.name)), group, known or secrets.token_hex(16), known
                 )
-        self._ids, self._sent = state.ids, state.sent
-        """The last step sent of each kind of record."""
-        self._tensorboard = _tensorboard(run_dir / "tensorboard", start_step)
-        self._others: dict[str, tuple[_Sender, Any]] = {}
-        config = config or {}
-        place = run_dir.resolve()
-        group = place.parents[1].name if re.fullmatch(r"seed_\d+", place.name) else None
-        try:
-            for name in others:
-                known = self._ids.get(name)
-                identity = known or secrets.token_hex(16)
-                begun = Begun(run_dir, str(config.get("name", place.name)), group, identity, known)
-                self._others[name] = sender, tracker = _started(name, begun, _settings(config))
-                chosen = SERVICES[name].identity
-                self._ids[name] = sender.call(partial(chosen, tracker)).result(STARTING) if chosen else identity
+                self._connections.append(_Connection(name, run, _settings(config)))
+                self._state.ids[name] = self._connections[-1].identity
         except BaseException:
             self.close()
             raise
@@ -137,111 +128,130 @@ class Trackers:
         """Send one record of metrics.jsonl, validation.jsonl or timings.jsonl."""
         step, values = int(record["step"]), flatten(record)
         kind = f"validation/{record['set']}" if "set" in record else "timings" if "seconds" in record else "step"
-        is_new = step > self._sent.get(kind, -1)
+        is_new = step > self._state.sent.get(kind, -1)
         if is_new or step > self._start_step:  # TensorBoard has purged what an earlier session wrote from there on
-            self._tensorboard[0](step, values)
+            self._tensorboard.log(step, values)
         if is_new:
-            named = {plain_tag(name): value for name, value in values.items()}
-            for sender, tracker in self._others.values():
-                sender.send(partial(tracker.log, named, step=step))
-            self._sent[kind] = step
+            plain = {plain_tag(tag): value for tag, value in values.items()}
+            for connection in self._connections:
+                connection.send(partial(connection.tracker.log, plain, step=step))
+            self._state.sent[kind] = step
             self._save_state()
 
     def log_gallery(self, records: Sequence[Mapping[str, Any]]) -> None:
         """Send the lines of gallery.jsonl of one step, with a picture of each, to services that have tables."""
-        if not records or not self._others or int(records[0]["step"]) <= self._sent.get("gallery", -1):
+        if not records or not self._connections or int(records[0]["step"]) <= self._state.sent.get("gallery", -1):
             return
-        for name, (sender, tracker) in self._others.items():
-            if SERVICES[name].has_tables:
-                sender.send(partial(send_gallery, name, tracker, records, self._folder))
-        self._sent["gallery"] = int(records[0]["step"])
+        for connection in self._connections:
+            if connection.service.has_tables:
+                connection.send(partial(send_gallery, connection.name, connection.tracker, records, self._folder))
+        self._state.sent["gallery"] = int(records[0]["step"])
 
     def close(self) -> None:
         with contextlib.ExitStack() as stack:
-            stack.callback(self._tensorboard[1])
-            for name, (sender, tracker) in self._others.items():
+            stack.callback(self._tensorboard.close)
+            for connection in self._connections:
                 with contextlib.redirect_stdout(sys.stderr):
-                    sender.finish(partial(SERVICES[name].finish, tracker))
+                    connection.finish()
 
     def _save_state(self) -> None:
-        content = json.dumps({"ids": self._ids, "sent": self._sent})
-        atomic_write(self._state_file, content, sync=bool(self._others))
+        content = json.dumps(self._state.model_dump())
+        atomic_write(self._folder / STATE_FILE, content, sync=bool(self._connections))
 
 
-def _tensorboard(
-    folder: Path, start_step: int
-) -> tuple[Callable[[int, Mapping[str, float]], object], Callable[[], object]]:
-    """Return what logs the values of a step, and what closes the writer."""
-    if importlib.util.find_spec("tensorboard") is None:
-        print(f"{folder.name}/ is not written: the package {folder.name} is not installed", file=sys.stderr)
-        return lambda step, values: None, lambda: None
-    from torch.utils.tensorboard import SummaryWriter
+def _read_state(file: Path, services: Sequence[str]) -> _State:
+    """Return what an earlier session left; nothing, with a line on stderr, where the file is damaged."""
+    try:
+        return _State.model_validate_json(file.read_bytes()) if file.exists() else _State()
+    except ValidationError:
+        if services:
+            print(f"{str(file)!r} is damaged: {' and '.join(services)} begin another run", file=sys.stderr)
+        return _State()
 
-    # Readers drop what earlier files hold from this step on: all of it when no step is done.
-    writer = SummaryWriter(str(folder), purge_step=start_step + 1 if start_step else 0)
 
-    before = threading.excepthook
+class _TensorBoard:
+    """Writer of event files; does nothing, after a line on stderr, where tensorboard is not installed."""
 
-    def hook(arguments: Any) -> None:
-        # The error of TensorBoard's thread is raised again by the next `log`, and told there.
+    def __init__(self, folder: Path, start_step: int) -> None:
+        self._writer: SummaryWriter | None = None
+        self._hook = threading.excepthook
+        if importlib.util.find_spec("tensorboard") is None:
+            print("tensorboard/ is not written: the package tensorboard is not installed", file=sys.stderr)
+            return
+        from torch.utils.tensorboard import SummaryWriter
+
+        # Readers drop what earlier files hold from this step on: all of it when no step is done.
+        self._writer = SummaryWriter(str(folder), purge_step=start_step + 1 if start_step else 0)
+        threading.excepthook = self._report
+
+    def _report(self, arguments: Any) -> None:
+        # The next `log` raises the error of TensorBoard's own thread again, and it is reported there.
         if type(arguments.thread).__name__ != "_AsyncWriterThread":
-            before(arguments)
+            self._hook(arguments)
 
-    def close() -> None:
-        threading.excepthook = before
-        writer.close()
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        if self._writer is not None:
+            for tag, value in values.items():
+                self._writer.add_scalar(tag, value, step)
+            self._writer.flush()  # A killed run loses nothing its checkpoint has seen.
 
-    threading.excepthook = hook
-
-    def log(step: int, values: Mapping[str, float]) -> None:
-        for tag, value in values.items():
-            writer.add_scalar(tag, value, step)
-        writer.flush()  # A killed run loses nothing its checkpoint has seen.
-
-    return log, close
+    def close(self) -> None:
+        threading.excepthook = self._hook
+        if self._writer is not None:
+            self._writer.close()
 
 
-class _Sender:
-    """Hands calls to one tracker in a thread of its own, so that a slow or broken service never holds up the run.
+class _Connection:
+    """One service, called in a thread of its own, so that a slow or broken one never holds up the run.
 
-    The first error, or a queue that grows too long, ends it: that is said once, and later calls are dropped.
+    Its first error, or a queue that grows too long, ends it: this is reported once, and later calls are dropped.
     """
 
-    def __init__(self, name: str) -> None:
-        self._name, self._given_up = name, False
+    def __init__(self, name: str, run: TrackedRun, config: Mapping[str, Any]) -> None:
+        self.name, self.service = name, SERVICES[name]
+        self._dropped = False
         self._calls: queue.Queue[tuple[Callable[[], Any], Future[Any]]] = queue.Queue()
         threading.Thread(target=self._work, name=f"tracker {name}", daemon=True).start()
+        try:
+            with contextlib.redirect_stdout(sys.stderr):  # stdout is for results
+                self.tracker = self._call(partial(self.service.start, name, run, config)).result(STARTING)
+            choice = self.service.identity
+            self.identity = self._call(partial(choice, self.tracker)).result(STARTING) if choice else run.identity
+        except Exception as error:
+            reason = f"no answer within {STARTING} s" if isinstance(error, TimeoutError) else _line(error)
+            raise UserError(
+                f"{name} cannot start ({reason}); correct its settings, work offline (docs/sharing.md) or "
+                "leave it out of logging.trackers"
+            ) from error
 
-    def call(self, work: Callable[[], Any]) -> Future[Any]:
+    def send(self, work: Callable[[], Any]) -> None:
+        """Queue a call."""
+        if not self._dropped:
+            self._call(work).add_done_callback(lambda done: self._drop(done.exception()))
+        if self._calls.qsize() > MAX_WAITING:
+            self._drop(f"{MAX_WAITING} records wait to be taken")
+
+    def finish(self) -> None:
+        """Wait, but not for long, until all calls are made and the service has ended the run."""
+        if self._dropped:
+            return
+        try:
+            self._call(partial(self.service.finish, self.tracker)).result(timeout=PATIENCE)
+        except TimeoutError:
+            self._drop(f"it did not end within {PATIENCE} s")
+        except Exception as error:
+            self._drop(error)
+
+    def _drop(self, reason: BaseException | str | None) -> None:
+        if reason is not None and not self._dropped:
+            self._dropped = True
+            text = reason if isinstance(reason, str) else _line(reason)
+            print(f"{self.name} takes no more of this run ({text}); the run goes on without it", file=sys.stderr)
+
+    def _call(self, work: Callable[[], Any]) -> Future[Any]:
         future: Future[Any] = Future()
         self._calls.put((work, future))
         return future
-
-    def send(self, work: Callable[[], Any]) -> None:
-        if not self._given_up:
-            self.call(work).add_done_callback(self._look)
-        if self._calls.qsize() > WAITING:
-            self.give_up(f"{WAITING} records wait to be taken")
-
-    def give_up(self, reason: str) -> None:
-        if not self._given_up:
-            self._given_up = True
-            print(f"{self._name} takes no more of this run ({reason}); the run goes on without it", file=sys.stderr)
-
-    def _look(self, future: Future[Any]) -> None:
-        if (error := future.exception()) is not None:
-            self.give_up(_line(error))
-
-    def finish(self, work: Callable[[], Any]) -> None:
-        """Wait for what was sent and then for `work`, but not for long."""
-        if self._given_up:
-            return
-        try:
-            self.call(work).result(timeout=PATIENCE)
-        except TimeoutError:
-            self.give_up(f"it did not end within {PATIENCE} s")
-        except Exception as error:
-            self.give_up(_line(error))
 
     def _work(self) -> None:
         while True:
@@ -254,19 +264,6 @@ class _Sender:
 
 def _line(error: BaseException) -> str:
     return " ".join(str(error).split()) or type(error).__name__
-
-
-def _started(name: str, begun: Begun, config: Mapping[str, Any]) -> tuple[_Sender, Any]:
-    sender = _Sender(name)
-    try:
-        with contextlib.redirect_stdout(sys.stderr):  # stdout is for results
-            return sender, sender.call(partial(SERVICES[name].start, name, begun, config)).result(timeout=STARTING)
-    except Exception as error:
-        told = f"no answer within {STARTING} s" if isinstance(error, TimeoutError) else _line(error)
-        raise UserError(
-            f"{name} cannot start ({told}); correct its settings, work offline (docs/sharing.md) or "
-            "leave it out of logging.trackers"
-        ) from error
 
 
 def _settings(config: Mapping[str, Any]) -> dict[str, str | float | None]:

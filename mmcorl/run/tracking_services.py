@@ -14,17 +14,17 @@ PROJECT = "mmcorl"
 
 
 @dataclass(frozen=True)
-class Begun:
-    """The run as a service has to know it."""
+class TrackedRun:
+    """The facts of a run that a service gets."""
 
     folder: Path
     name: str
     group: str | None
     """Runs that belong together, such as those of a sweep."""
     identity: str
-    """Of the run with this service, chosen by us."""
+    """Id of the run with this service: `known`, or a new one that the service may replace by its own."""
     known: str | None
-    """The same where an earlier session has begun it there; services that choose for themselves gave it."""
+    """Id that an earlier session of the run left; None for a new run."""
 
 
 @dataclass(frozen=True)
@@ -33,34 +33,34 @@ class Service:
 
     project: str | None
     """Variable that names the project; None where there are no projects."""
-    options: Callable[[Begun], Mapping[str, Any]]
+    options: Callable[[TrackedRun], Mapping[str, Any]]
     """Arguments of accelerate's tracker besides the project."""
     has_tables: bool = False
-    """Whether its package has `Table` and `Image`, as which a gallery is sent."""
+    """Whether its package has `Table` and `Image`, which show a gallery."""
     identity: Callable[[Any], str] | None = None
-    """What the service calls the run, where that is its own choice."""
+    """Return the id of the run with a service that chooses it itself."""
     settings_once: bool = False
-    """Whether settings that were sent may not change, as some may on a resume."""
+    """Whether the service refuses settings that changed on a resume."""
     finish: Callable[[Any], object] = lambda tracker: tracker.finish()
 
-    def start(self, name: str, begun: Begun, config: Mapping[str, Any]) -> Any:
+    def start(self, name: str, run: TrackedRun, config: Mapping[str, Any]) -> Any:
         """Begin the run, or go on with it, and send its settings."""
         from accelerate import PartialState
         from accelerate.tracking import LOGGER_TYPE_TO_CLASS
 
         PartialState(cpu=True)  # The trackers' own log needs it.
         kind = LOGGER_TYPE_TO_CLASS[name]
-        project = os.environ.get(self.project, PROJECT) if self.project else begun.name  # Aim asks for the run's name
-        tracker = kind(project, **self.options(begun))
+        project = os.environ.get(self.project, PROJECT) if self.project else run.name  # Aim asks for the run's name
+        tracker = kind(project, **self.options(run))
         tracker.main_process_only = False
         tracker.start()
-        if begun.known is None or not self.settings_once:
+        if run.known is None or not self.settings_once:
             tracker.store_init_configuration(dict(config))
         return tracker
 
 
-def _by_our_id(begun: Begun) -> dict[str, Any]:
-    return {"name": begun.name, "group": begun.group, "id": begun.identity, "resume": "allow"}
+def _by_our_id(run: TrackedRun) -> dict[str, Any]:
+    return {"name": run.name, "group": run.group, "id": run.identity, "resume": "allow"}
 
 
 def _finish_trackio(_: Any) -> None:
@@ -69,21 +69,21 @@ def _finish_trackio(_: Any) -> None:
     trackio.finish()  # the run's own finish would be called, and printed, again at exit
 
 
-def _comet_options(begun: Begun) -> dict[str, Any]:
+def _comet_options(run: TrackedRun) -> dict[str, Any]:
     from comet_ml import ExperimentConfig
 
-    tags = [begun.group] if begun.group else []
-    settings = ExperimentConfig(name=begun.name, tags=tags, offline_directory=str(begun.folder / "comet"))
-    return {"experiment_key": begun.identity, "experiment_config": settings}
+    tags = [run.group] if run.group else []
+    settings = ExperimentConfig(name=run.name, tags=tags, offline_directory=str(run.folder / "comet"))
+    return {"experiment_key": run.identity, "experiment_config": settings}
 
 
 SERVICES: dict[str, Service] = {
-    "wandb": Service("WANDB_PROJECT", lambda begun: {"dir": str(begun.folder), **_by_our_id(begun)}, has_tables=True),
+    "wandb": Service("WANDB_PROJECT", lambda run: {"dir": str(run.folder), **_by_our_id(run)}, has_tables=True),
     "trackio": Service(
         "TRACKIO_PROJECT",
-        lambda begun: {
-            "name": f"{begun.name}-{begun.identity[:8]}",
-            "group": begun.group,
+        lambda run: {
+            "name": f"{run.name}-{run.identity[:8]}",
+            "group": run.group,
             "resume": "allow",
             "embed": False,
         },
@@ -92,29 +92,27 @@ SERVICES: dict[str, Service] = {
     ),
     "mlflow": Service(
         "MLFLOW_EXPERIMENT_NAME",
-        lambda begun: {
-            "run_id": begun.known,
-            "run_name": begun.name,
-            "tags": {"group": begun.group} if begun.group else None,
+        lambda run: {
+            "run_id": run.known,
+            "run_name": run.name,
+            "tags": {"group": run.group} if run.group else None,
         },
         identity=lambda tracker: tracker.tracker.info.run_id,
         settings_once=True,
     ),
-    "swanlab": Service(
-        "SWANLAB_PROJ_NAME", lambda begun: {"log_dir": str(begun.folder / "swanlog"), **_by_our_id(begun)}
-    ),
+    "swanlab": Service("SWANLAB_PROJ_NAME", lambda run: {"log_dir": str(run.folder / "swanlog"), **_by_our_id(run)}),
     "comet_ml": Service("COMET_PROJECT_NAME", _comet_options),
     "aim": Service(
         None,
-        lambda begun: {
-            "logging_dir": str(begun.folder.resolve().parent),
-            "run_hash": begun.known,
-            "experiment": begun.group or PROJECT,
+        lambda run: {
+            "logging_dir": str(run.folder.resolve().parent),
+            "run_hash": run.known,
+            "experiment": run.group or PROJECT,
         },
         identity=lambda tracker: tracker.tracker.hash,
     ),
 }
-"""By name; also the module to import, and what pip installs."""
+"""All services by name, which is also that of the module and of the package on PyPI."""
 
 
 def send_gallery(name: str, tracker: Any, records: Sequence[Mapping[str, Any]], folder: Path) -> None:
@@ -125,9 +123,9 @@ def send_gallery(name: str, tracker: Any, records: Sequence[Mapping[str, Any]], 
     rows = []
     for record in records:
         row = [str(record["row"]), str(record["text"])]
-        for own in record["agents"].values():
-            votes = ", ".join(f"{answer} x{count}" for answer, count in own["votes"])
-            row += [votes, str(own["label"]), str(own["sample"])]
+        for agent in record["agents"].values():
+            votes = ", ".join(f"{answer} x{count}" for answer, count in agent["votes"])
+            row += [votes, str(agent["label"]), str(agent["sample"])]
         images = [package.Image(str(folder / path)) for path in record["images"][:1]]
         rows.append([*row, str(record["gold"]), *(images or [None])])
     table = package.Table(columns=[*columns, "known answer", "picture"], data=rows)
@@ -135,5 +133,5 @@ def send_gallery(name: str, tracker: Any, records: Sequence[Mapping[str, Any]], 
 
 
 def plain_tag(name: str) -> str:
-    """A tag as every service takes it: `cohort/pairs/qwen|intern` with a dash."""
+    """Return a tag without characters that some service refuses: `cohort/pairs/qwen-intern` for `qwen|intern`."""
     return re.sub(r"[^\w./: -]", "-", name)

@@ -22,7 +22,8 @@ from transformers import AutoConfig
 import patches
 from mmcorl.algo.logprobs import chunk_of
 from mmcorl.config import Config
-from mmcorl.engines import ENGINES, max_rows, rows_per_step
+from mmcorl.engines import max_rows, rows_per_step
+from mmcorl.engines.settings import ENGINES
 from mmcorl.policy import four_bits
 from mmcorl.policy.prompt_encoder import PromptEncoder
 from mmcorl.policy.weights import MULTIPLIED

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from mmcorl.agent import Agent
 from mmcorl.config import Config
-from mmcorl.engines import ENGINES
+from mmcorl.engines.settings import ENGINES
 from mmcorl.types import Prompt
 from model_adapters.templates import PLACE
 

@@ -22,8 +22,8 @@ import torch
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity
 
-from mmcorl.config import ProfileSettings
 from mmcorl.system.timing import Timer
+from mmcorl.trainer.settings import ProfileSettings
 
 if TYPE_CHECKING:
     from mmcorl.trainer.worker import Worker

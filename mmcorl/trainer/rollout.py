@@ -13,8 +13,9 @@ from mmcorl.algo.seeds import noise_seed
 from mmcorl.answers import extract
 from mmcorl.answers.regions import read_answer
 from mmcorl.config import Config
-from mmcorl.engines import ENGINES, build_engine, max_rows
+from mmcorl.engines import build_engine, max_rows
 from mmcorl.engines.base import Sample, Sampling, SharedEngine
+from mmcorl.engines.settings import ENGINES
 from mmcorl.errors import RunError
 from mmcorl.policy.ema import Ema, share
 from mmcorl.policy.lora import LORA

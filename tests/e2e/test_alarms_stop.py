@@ -23,7 +23,7 @@ def test_a_run_stops_at_an_alarm_and_goes_on_where_it_is_told_to(
     command = ["train", write_config(tmp_path, config), "--quiet"]
     # Any change of length at all is a sign then, after four steps.
     monkeypatch.setattr(diagnosis, "WINDOW", 2)
-    monkeypatch.setattr(diagnosis, "LENGTH", 1.0 + 1e-9)
+    monkeypatch.setattr(diagnosis, "MAX_LENGTH_FACTOR", 1.0 + 1e-9)
     cli(*command, "--run-dir", tmp_path / "whole", "logging.alarms=off")
     run = tmp_path / "run"
     cli(*command, "--run-dir", run, status=1)

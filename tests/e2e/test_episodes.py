@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from doubles import Letters, Notes, Rows
 from mmcorl.agent import results
-from mmcorl.config import EpisodeSettings, VerifierSettings
 from mmcorl.cotrain import cotrain, in_turn
 from mmcorl.interactions.base import (
     CUT,
@@ -32,6 +31,7 @@ from mmcorl.interactions.base import (
 from mmcorl.interactions.comas import comas
 from mmcorl.interactions.debate import debate, shaped
 from mmcorl.interactions.records import agent_metrics, reply_records
+from mmcorl.interactions.settings import EpisodeSettings, VerifierSettings
 from mmcorl.interactions.verifiers import Served, by_label
 from mmcorl.labels.supervision import Supervision
 from mmcorl.launch.remote_agent import AgentThreads

@@ -15,13 +15,14 @@ import torch
 
 from adapter_passes import each_family, noise
 from mmcorl.api import train as train_run
-from mmcorl.config import VerifierSettings, load
+from mmcorl.config import load
 from mmcorl.cotrain import in_turn
 from mmcorl.data.checks import DataError
 from mmcorl.errors import RunError, UserError
 from mmcorl.interactions.base import Conversation, Outcome, Workflow, converse, request, start_conversations
 from mmcorl.interactions.base import Reply as AgentReply
 from mmcorl.interactions.comas import comas
+from mmcorl.interactions.settings import VerifierSettings
 from mmcorl.interactions.verifiers import Served
 from mmcorl.launch.remote_agent import RemoteAgent
 from mmcorl.prompts import discussion as prompts

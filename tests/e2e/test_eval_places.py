@@ -21,8 +21,8 @@ from eval_suite.reporter import SILENT
 from eval_suite.results.folder import EvalFolder
 from evaluations import Cli, cli, math500, trained_copy, write_rows
 from mmcorl.cli.main import main
-from mmcorl.config import BenchmarkSet
 from mmcorl.errors import UserError
+from mmcorl.run.settings import BenchmarkSet
 from mmcorl.types import Completion
 from model_adapters.registry import adapter_for
 from runs import changed, records, small_config, write_config

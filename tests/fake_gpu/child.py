@@ -129,10 +129,10 @@ def by_hand() -> dict[str, Any]:
 def generation() -> dict[str, Any]:
     """The transformers engine at full width: casts of a weight and waits in 20 tokens of 2 prompts."""
     from mmcorl.apps.doctor import models
-    from mmcorl.config.schema import TrainingSettings
     from mmcorl.engines.base import Sampling
     from mmcorl.engines.transformers import TransformersEngine
     from mmcorl.policy.policy import Policy
+    from mmcorl.trainer.settings import TrainingSettings
     from model_adapters.base import DEFAULT_VISION
     from model_adapters.loading import random_weights
     from model_adapters.registry import adapter_for

@@ -17,12 +17,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import DynamicCache
 
 from adapter_passes import TEXT_FAMILIES, VISION_FAMILIES, each_family, load, noise, plain_inputs
-from mmcorl.config.schema import TrainingSettings
 from mmcorl.engines.base import Sample, Sampling
 from mmcorl.engines.kv_cache import KeyValueCache
 from mmcorl.engines.token_sampling import draw, inverse_transform
 from mmcorl.engines.transformers import TransformersEngine
 from mmcorl.policy.policy import Policy
+from mmcorl.trainer.settings import TrainingSettings
 from mmcorl.types import Prompt
 from model_adapters.base import Encoded
 from model_adapters.images import load_image

@@ -15,11 +15,10 @@ import pytest
 import torch
 
 from adapter_passes import SETTINGS
-from mmcorl.config import EngineSettings
 from mmcorl.engines import EngineRequest
 from mmcorl.engines.base import Sampling
+from mmcorl.engines.settings import MAX_VLLM_TEMPERATURE, EngineSettings
 from mmcorl.engines.vllm import VllmEngine
-from mmcorl.engines.vllm_setup import MAX_TEMPERATURE
 from mmcorl.errors import RunError, UserError
 from mmcorl.policy.policy import Policy
 from vllm_parts import EXACT, FAMILIES, LONGEST, Bench, long_prompts, mixed_prompts, prompt
@@ -120,7 +119,7 @@ def test_a_prompt_is_read_once_for_all_of_its_samples(benches: Mapping[str, Benc
 def test_media_tokens_are_never_drawn_and_stops_are(family: str, benches: Mapping[str, Bench]) -> None:
     """4,000 tokens at the hottest: a random model gives each of its about 450 ids some 9 of them."""
     bench = benches[family]
-    (samples,) = bench.draw(mixed_prompts(family)[:1], 100, temperature=MAX_TEMPERATURE, max_new_tokens=40)
+    (samples,) = bench.draw(mixed_prompts(family)[:1], 100, temperature=MAX_VLLM_TEMPERATURE, max_new_tokens=40)
     assert len(bench.policy.banned) or family in ("qwen2", "llama")
     assert not torch.isin(torch.cat([sample.ids for sample in samples]), bench.policy.banned).any()
     stops = torch.tensor(bench.policy.stop_ids)

@@ -249,10 +249,10 @@ def test_agents_whose_weights_stay_are_named_once_steps_can_tell() -> None:
         for numbers in line["agents"].values():
             numbers["vote_share"] = 0.8
     watch = Watch(lines=frozen[:9])
-    assert watch.weigh({"a": 1e-8, "b": 1e-2}) == []
+    assert watch.see_weights({"a": 1e-8, "b": 1e-2}) == []
     watch.see(frozen[9])
     assert [(one.kind, one.agent, one.step) for one in watch.findings] == [("still", "a", 10)]
-    assert watch.weigh({"a": 2e-8, "b": 1e-2}) == []
+    assert watch.see_weights({"a": 2e-8, "b": 1e-2}) == []
     # It says more than that rewards are level.
     assert [(one.kind, one.agent) for one in Watch(lines=frozen, moved={"a": 1e-8, "b": None}).findings] == [
         ("still", "a"),

@@ -11,8 +11,8 @@ from eval_suite import grade_file, sum_up_again
 from eval_suite.benchmarks.tasks import BENCHMARKS
 from eval_suite.evaluation.periodic import held_out
 from evaluations import write_rows
-from mmcorl.config import BenchmarkSet
 from mmcorl.errors import UserError
+from mmcorl.run.settings import BenchmarkSet
 
 MODULE = """
 from eval_suite.benchmarks.base import Benchmark

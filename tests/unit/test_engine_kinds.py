@@ -16,8 +16,8 @@ from torch import Tensor
 
 import model_adapters.head
 from adapter_passes import SETTINGS, TEXT_FAMILIES, VISION_FAMILIES, each_family, load
-from mmcorl.config import EngineSettings
-from mmcorl.engines import ENGINES, EngineRequest, max_rows, require_engine, require_heads
+from mmcorl.engines import EngineRequest, max_rows, require_engine, require_heads
+from mmcorl.engines.settings import ENGINES, EngineSettings
 from mmcorl.engines.transformers import TransformersEngine
 from mmcorl.engines.vllm_setup import options_of, refusal
 from mmcorl.errors import UserError

@@ -12,8 +12,8 @@ import pytest
 from eval_suite.evaluation.periodic import held_out
 from evaluations import humaneval, math500
 from mmcorl.cli.main import main
-from mmcorl.config import BenchmarkSet
 from mmcorl.errors import UserError
+from mmcorl.run.settings import BenchmarkSet
 from mmcorl.types import Completion
 from runs import changed, records, small_config, write_config
 

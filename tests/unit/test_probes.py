@@ -12,7 +12,6 @@ import pytest
 from PIL import Image
 
 from mmcorl.answers.relations import open_relation
-from mmcorl.config.schema import LoggingSettings
 from mmcorl.cotrain import in_turn
 from mmcorl.data.mixture import Rows, load_mixture
 from mmcorl.data.settings import DataSettings
@@ -20,6 +19,7 @@ from mmcorl.errors import UserError
 from mmcorl.run.evaluation import HeldOut
 from mmcorl.run.folder import Folder
 from mmcorl.run.probes import Probes, choose, named_probes, probe_prompts
+from mmcorl.run.settings import LoggingSettings
 from mmcorl.types import Completion, Group, Prompt
 
 

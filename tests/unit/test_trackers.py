@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from mmcorl.config.schema import LoggingSettings
 from mmcorl.errors import UserError
 from mmcorl.run import trackers as trackers_module
+from mmcorl.run.settings import LoggingSettings
 from mmcorl.run.trackers import NAMES, Trackers, flatten, require_trackers
-from mmcorl.run.tracking_services import Begun, Service
+from mmcorl.run.tracking_services import Service, TrackedRun
 
 
 def resumed(folder: Path, start_step: int) -> Trackers:
@@ -109,10 +109,10 @@ def test_other_trackers_are_refused_before_anything_is_written(tmp_path: Path) -
 
 def test_a_service_that_does_not_start_ends_the_start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     class Kind(Service):
-        def start(self, name: str, begun: Begun, config: Any) -> Any:
+        def start(self, name: str, run: TrackedRun, config: Any) -> Any:
             threading.Event().wait()
 
-    monkeypatch.setitem(trackers_module.SERVICES, "slow", Kind("", lambda begun: {}))
+    monkeypatch.setitem(trackers_module.SERVICES, "slow", Kind("", lambda run: {}))
     monkeypatch.setattr(trackers_module, "require_trackers", lambda names: None)
     monkeypatch.setattr(trackers_module, "STARTING", 0.1)
     with pytest.raises(UserError, match=r"slow cannot start \(no answer within 0\.1 s\).*leave it out"):
@@ -146,11 +146,11 @@ def test_a_service_that_fails_or_hangs_never_holds_up_the_run(
             threading.Event().wait()
 
     class Kind(Service):
-        def start(self, name: str, begun: Begun, config: Any) -> Any:
+        def start(self, name: str, run: TrackedRun, config: Any) -> Any:
             return Broken() if name == "broken" else Hanging()
 
     for name in ("broken", "hanging"):
-        monkeypatch.setitem(trackers_module.SERVICES, name, Kind("", lambda begun: {}))
+        monkeypatch.setitem(trackers_module.SERVICES, name, Kind("", lambda run: {}))
     monkeypatch.setattr(trackers_module, "require_trackers", lambda names: None)
     monkeypatch.setattr(trackers_module, "PATIENCE", 0.2)
     start = time.monotonic()

@@ -20,7 +20,8 @@ from mmcorl.config import Config
 from mmcorl.config.load import resolve
 from mmcorl.data.settings import DataSettings
 from mmcorl.data.training_prompts import held_out_of
-from mmcorl.engines import ENGINES, max_rows
+from mmcorl.engines import max_rows
+from mmcorl.engines.settings import ENGINES
 from mmcorl.errors import UserError
 from mmcorl.trainer.memory import GIB, Shape
 from mmcorl.trainer.throughput import GPUS, known_gpu

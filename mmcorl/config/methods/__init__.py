@@ -18,9 +18,10 @@ from typing import Any
 import yaml
 
 from mmcorl.algo.objectives import GRPO, OBJECTIVES
-from mmcorl.config.schema import COUNTING, SAMPLING, EmaSettings, EpisodeSettings, SupervisionSettings
 from mmcorl.errors import UserError
+from mmcorl.interactions.settings import EpisodeSettings
 from mmcorl.labels.rules import RULES
+from mmcorl.labels.settings import COUNTING, SAMPLING, EmaSettings, SupervisionSettings
 from mmcorl.rewards import REWARDS
 from mmcorl.system.yaml_loader import MOST_BYTES, Loader, complaint
 from model_adapters.user_files import read_regular

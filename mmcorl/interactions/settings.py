@@ -1,0 +1,84 @@
+"""Settings of episodes: how agents talk about a problem, and what scores their answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from mmcorl.section import Section
+
+
+def _refuse_idle(section: Any, keys: Iterable[str], by: str = "kind") -> None:
+    """Raise ValueError where one of `keys` is set, which mean nothing with the section's value of `by`."""
+    for key in keys:
+        if (held := getattr(section, key)) != type(section).model_fields[key].default:
+            shown = held.kind if isinstance(held, VerifierSettings) else held
+            chosen = getattr(section, by)
+            raise ValueError(f"{key} is {shown!r} but {by} is {chosen!r}, which has no use for it: leave it out")
+
+
+class VerifierSettings(Section):
+    kind: Literal["majority", "gold", "served"] = "majority"
+    """What scores an answer, in [0, 1]: whether it is what most answers to the problem say, of all agents, turns and
+    conversations (`majority`, label-free), whether it is the known answer (`gold`), or a model behind an
+    OpenAI-compatible endpoint (`served`)."""
+    model: str | None = None
+    """With `served`: name under which the endpoint serves the model."""
+    base_url: str = "http://localhost:8000/v1"
+    """With `served`: its address, up to and with `/v1`."""
+    api_key_env: str | None = None
+    """With `served`: environment variable that holds the key, for an endpoint that wants one."""
+    concurrency: int = Field(default=16, ge=1)
+    """With `served`: requests under way at once, at most."""
+    max_tokens: int = Field(default=2048, ge=1)
+    """With `served`: room for its reply."""
+
+    @model_validator(mode="after")
+    def _named(self) -> Self:
+        if (self.kind == "served") != (self.model is not None):
+            raise ValueError(
+                f"kind is {self.kind!r} {'without' if self.kind == 'served' else 'with'} a model, which is for "
+                "'served': give both or neither"
+            )
+        _refuse_idle(self, ("base_url", "api_key_env", "concurrency", "max_tokens") if self.kind != "served" else ())
+        return self
+
+
+OF_DEBATES = ("gamma", "mix", "verifier", "shaping")
+"""Settings of an episode that CoMAS has no use for."""
+
+
+class EpisodeSettings(Section):
+    kind: Literal["debate", "comas"]
+    """How agents talk about a problem before they learn: they answer, read each other and answer again, and a verifier
+    scores the answers (`debate`: MAPoRL, MARTI); or they solve it, evaluate each other's solutions and score them
+    (`comas`: CoMAS). Rewards come from the conversation alone, and `supervision` only serves diagnostics. No value
+    model is trained, MAPoRL's included: `objective.kind: reinforce_pp` makes advantages of them."""
+    rounds: int = Field(default=2, ge=1)
+    """Turns of a debate; rounds of solving, evaluating and scoring."""
+    references: int = Field(default=2, ge=0)
+    """How many answers of others (or solutions with their evaluations) from the round before a solver is shown, drawn
+    at random; in a debate it sees its own answer as well."""
+    shown_characters: int = Field(default=4000, ge=1)
+    """Longest text of an agent that is shown in another's prompt, in characters; the middle of a longer one is left
+    out. Prompts must stay within `data.max_prompt_tokens`."""
+    evaluators: Literal["others", "anyone"] = "others"
+    """With `comas`: whose solution an agent evaluates, in each round one: another's, or its own as well (`anyone`, the
+    code of CoMAS)."""
+    verifier: VerifierSettings = VerifierSettings()
+    """With `debate`."""
+    mix: Literal["discounted", "margin"] = "discounted"
+    """With `debate`: what an answer earns. Its own score and, discounted, the means over all agents reached in later
+    turns (`discounted`, MAPoRL); or its own score and its margin over the mean of earlier turns (`margin`, MARTI)."""
+    gamma: float = Field(default=0.3, ge=0, le=1)
+    """With `mix: discounted`: weight of each later turn, relative to the one before it."""
+    shaping: float = 0.5
+    """With `mix: margin`: MARTI's alpha, the weight of the margin."""
+
+    @model_validator(mode="after")
+    def _used(self) -> Self:
+        _refuse_idle(self, OF_DEBATES if self.kind == "comas" else ("evaluators",))
+        _refuse_idle(self, ("shaping" if self.mix == "discounted" else "gamma",), "mix")
+        return self

@@ -1,0 +1,79 @@
+"""Settings of an agent: its model, its pictures, its adapters."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, field_validator
+
+from mmcorl.section import Resumable, Section
+from mmcorl.system.user_code import importable
+from model_adapters.coordinates import Convention
+
+AdapterName = Annotated[
+    str | None, AfterValidator(lambda name, info: name if name is None or info.context else importable(name))
+]
+"""`package.module:Class`, or `file.py:Class`, which becomes the former."""
+
+
+class AgentSettings(Section):
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")
+    """Unique short name, of letters, digits, `_`, `.`, `-`; names folders, metrics and plots."""
+    model: str
+    """Checkpoint folder, hub id, or `zoo:NAME[,HABITS][@SEED]` (see `mmcorl zoo`)."""
+    adapter: AdapterName = None
+    """`package.module:Class` or `file.py:Class` of a family from outside; by default chosen from config.json."""
+    coordinates: Convention | None = None
+    """How this agent writes points and boxes: in pixels of the image as it sees it, in thousandths or fractions of the
+    image's sides, ...; by default as its family does."""
+    view: str = "original"
+    """Which wording of the questions this agent reads: `original` or a view of the training data. Data without
+    views, such as a validation set, are read in their original wording."""
+    template: dict[str, Any] | Literal["off"] = Field(default_factory=dict)
+    """Arguments of this agent's chat template, such as {enable_thinking: false} for Qwen3; unknown ones are refused.
+    `off` does without a template: the model reads the question and its instruction alone, as a base model continues
+    a text. It then takes neither images nor a system message."""
+    lr: float | None = Field(default=None, gt=0)
+    """Learning rate of this agent; by default `optimizer.lr`."""
+    ranks: Resumable[int] = Field(default=1, ge=1)
+    """Workers of this agent, one per GPU; above 1 with `launcher: ray` only. They share out each batch in order, the
+    first ones taking one prompt more where it does not divide evenly, so there are at most `batch.prompts`."""
+
+
+class VisionConfig(Section):
+    max_side: int = Field(default=1024, ge=28)
+    """Longest image side in pixels; larger images are scaled down."""
+    tiles: int = Field(default=1, ge=1, le=64)
+    """Most tiles per image (InternVL); 1 switches tiling off. One setting for training and evaluation."""
+    min_pixels: int | None = Field(default=None, ge=28 * 28)
+    """Lower pixel budget per image (Qwen); by default the checkpoint's."""
+    max_pixels: int | None = Field(default=None, ge=28 * 28)
+    """Upper pixel budget per image (Qwen); by default the checkpoint's."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Settings of single families by name, such as those that an adapter from outside adds; an agent reads those of its
+    family, and a name that no agent's family has is refused."""
+
+
+class LoraSettings(Section):
+    rank: int = Field(default=16, ge=1, le=2**14)
+    """Rank of the adapters; one as large as a layer is wide saves nothing."""
+    alpha: int = Field(default=32, gt=0)
+    """Scale: the update is multiplied by alpha / rank."""
+    target_modules: str | tuple[str, ...] = "all-linear"
+    """Layers that get an adapter, as peft names them: a list, or a regular expression of whole names."""
+    share_base: Resumable[bool] = False
+    """Agents that name the same `model` keep its weights in memory once, and each has adapters of its own: the same run
+    in less memory."""
+    quantize: Literal["nf4"] | None = None
+    """Keep the frozen weights of all linear layers but the head in four bits, by bitsandbytes (QLoRA: NF4 with
+    quantized scales). That is another agent: adapters are trained on, and merged into, what four bits leave."""
+
+    @field_validator("target_modules")
+    @classmethod
+    def _expression(cls, value: Any) -> Any:
+        try:
+            re.compile(value if isinstance(value, str) else "")
+        except (re.error, RecursionError, OverflowError) as error:
+            raise ValueError(f"{value[:80]!r} is no regular expression ({error}): correct it, or list names") from error
+        return value
