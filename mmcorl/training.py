@@ -74,8 +74,8 @@ def train(
             print(finished, file=sys.stderr)
         return
     threads = torch.get_num_threads()
-    prepare_process(config)
-    require_engine(config)
+    prepare_process(config.training, device=config.device, threads=config.threads)
+    require_engine(config.engine, config.sampling)
     require_trackers(config.logging.trackers)
     with (
         threads_back_to(threads),
@@ -139,7 +139,7 @@ def _run(
     with Progress(config.name, list(facts), steps, done, quiet=quiet) as progress:
         for own, fact in zip(config.agents, facts.values(), strict=True):
             trained = f"{fact['trainable_parameters']:,} of {fact['parameters']:,} parameters trained"
-            rate = _peak_rate(own.lr or config.optimizer.lr, warmup_steps(steps, config))
+            rate = _peak_rate(own.lr or config.optimizer.lr, warmup_steps(steps, config.optimizer))
             progress.message(f"{own.name}: {fact['family']}, {trained}, {rate}")
         for place in cohort.places:
             progress.message(place)
@@ -211,7 +211,14 @@ def _compare_engines(
     prompts = inputs.prompts
     rows = [prompts.source[row] for row in prompts.kept[: parity.PROMPTS]]
     measured = [
-        parity.measure(agent, rows, config, encoder.adapter.needs_importance_correction)
+        parity.measure(
+            agent,
+            rows,
+            engine=config.engine,
+            training=config.training,
+            objective=config.objective,
+            expected=encoder.adapter.needs_importance_correction,
+        )
         for agent, encoder in zip(cohort.agents, inputs.encoders, strict=True)
     ]
     if own_weights:

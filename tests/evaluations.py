@@ -13,8 +13,7 @@ import pytest
 from eval_suite import grade_file
 from eval_suite.results.folder import EvalFolder
 from mmcorl.cli.main import main
-from mmcorl.policy.prompt_metadata import TrainedWith
-from worker_parts import settings
+from worker_parts import metadata_of, settings
 
 
 class Cli:
@@ -96,7 +95,7 @@ def trained_copy(checkpoint: Path, folder: Path, **sections: Any) -> str:
     """A checkpoint that says it comes from a run with these sections."""
     path = shutil.copytree(checkpoint, folder)
     config = settings(**sections)
-    TrainedWith.of(config, config.agents[0]).write(path)
+    metadata_of(config, config.agents[0]).write(path)
     return str(path)
 
 

@@ -19,6 +19,8 @@ from mmcorl.data.row_parsing import prompt_uid
 from mmcorl.engines.base import Engine, Sample, Sampling
 from mmcorl.policy.policy import Policy, Rows
 from mmcorl.policy.prompt_encoder import PromptEncoder
+from mmcorl.policy.prompt_metadata import TrainedWith
+from mmcorl.policy.settings import AgentSettings
 from mmcorl.trainer.microbatches import Rollout
 from mmcorl.trainer.update import Update, prepare
 from mmcorl.trainer.worker import Worker
@@ -54,6 +56,11 @@ def settings(**sections: Any) -> Config:
     for name, values in sections.items():
         base[name] = {**base[name], **values} if isinstance(values, dict) and name in base else values
     return parse(base)
+
+
+def metadata_of(config: Config, agent: AgentSettings) -> TrainedWith:
+    """What a run with this config writes beside the weights of an agent."""
+    return TrainedWith.of(agent, run=config.name, prompt=config.prompt, vision=config.vision, answers=config.answers)
 
 
 def worker(path: Path, name: str = "a", **sections: Any) -> Worker:

@@ -35,7 +35,7 @@ def examine(config: Config) -> Iterator[dict[str, Any]]:
         alike.setdefault((agent.model, agent.adapter, agent.ranks), []).append(number)
     for (model, *_), numbers in alike.items():
         names = ", ".join(config.agents[number].name for number in numbers)
-        prepare_process(update.alone(config, numbers[0]))
+        prepare_process(update.on_one_rank(config.training), device="cuda", threads=config.threads)
         print(f"{names}: an update of {model}, a minute or more ...", file=sys.stderr, flush=True)
         start = time.perf_counter()
         with tempfile.TemporaryDirectory() as folder:

@@ -30,8 +30,9 @@ from mmcorl.sharding.base import Optimizer, Plain, Shards
 from mmcorl.sharding.ranks import ALONE
 from mmcorl.system.timing import Timer
 from mmcorl.trainer.memory import Budget, LargestMicroBatch, Prompts, budget, largest_micro_batch, shape_of
-from mmcorl.trainer.microbatches import DummyBatch, Rollout, RolloutBatch
+from mmcorl.trainer.microbatches import DummyBatch, Rollout, RolloutBatch, UpdateSettings
 from mmcorl.trainer.models import adamw, load_policy, load_reference
+from mmcorl.trainer.settings import TrainingSettings
 from mmcorl.trainer.update import prepare
 from model_adapters import varlen
 from model_adapters.base import Encoded
@@ -78,9 +79,11 @@ class Update:
 class _Held(Plain):
     """A rank whose modules are on the fake GPU, where torch cannot move them itself."""
 
-    def __init__(self, gpu: FakeGpu, policy: Policy, optimizer: Optimizer, config: Config):
+    def __init__(
+        self, gpu: FakeGpu, policy: Policy, optimizer: Optimizer, training: TrainingSettings, max_grad_norm: float
+    ):
         self.gpu = gpu
-        super().__init__(policy, optimizer, config, ALONE, CUDA)
+        super().__init__(policy, optimizer, training, ALONE, CUDA, max_grad_norm=max_grad_norm)
 
     def _placed(self, policy: Policy) -> Policy:
         self.gpu.hold(policy)
@@ -97,18 +100,21 @@ class _Phases(Timer):
         self.measure = gpu.measure  # type: ignore[method-assign]
 
 
-def alone(config: Config, agent: int) -> Config:
-    """The config of one rank that holds everything, on a GPU."""
-    one = config.agents[agent].model_copy(update={"ranks": 1})
-    training = config.training.model_copy(update={"sharding": "none", "offload": "none"})
-    changed = {"agents": [one], "training": training, "device": "cuda", "launcher": "local"}
-    batch = config.batch.model_copy(update={"prompts": math.ceil(config.batch.prompts / config.agents[agent].ranks)})
-    return config.model_copy(update={**changed, "batch": batch})
+def on_one_rank(training: TrainingSettings) -> TrainingSettings:
+    """Return the settings of one rank that holds everything."""
+    return training.model_copy(update={"sharding": "none", "offload": "none"})
 
 
 def run(config: Config, agent: int, folder: Path) -> Update:
-    """Take one update of agent number `agent`, whose checkpoint, weights not needed, is in `folder`."""
-    config = alone(config, agent)
+    """Take one update of agent number `agent`, whose checkpoint, weights not needed, is in `folder`.
+
+    One rank holds everything, on a GPU.
+    """
+    one = config.agents[agent].model_copy(update={"ranks": 1})
+    training = on_one_rank(config.training)
+    batch = config.batch.model_copy(update={"prompts": math.ceil(config.batch.prompts / config.agents[agent].ranks)})
+    alone = {"agents": [one], "training": training, "batch": batch, "device": "cuda", "launcher": "local"}
+    config = config.model_copy(update=alone)
     encoder = PromptEncoder(config, config.agents[0], str(folder))
     prompt, prompts = longest(encoder)
     micro = largest_micro_batch(config, 1, prompts)
@@ -116,12 +122,20 @@ def run(config: Config, agent: int, folder: Path) -> Update:
     varlen._tried = lambda *_: None  # type: ignore[assignment] # Its example compares values, and there are none.
     gpu = FakeGpu()
     with random_weights(META), gpu:
-        policy, lora = load_policy(config, encoder, ALONE, CUDA)
-        lr = encoder.settings.lr or config.optimizer.lr
-        shards = _Held(gpu, policy, partial(adamw, config=config, lr=lr), config)
+        policy, lora = load_policy(training, encoder, ALONE, CUDA, seed=config.seed)
+        optimizer = config.optimizer
+        stepping = partial(adamw, settings=optimizer, training=training, lr=encoder.settings.lr or optimizer.lr)
+        shards = _Held(gpu, policy, stepping, training, optimizer.max_grad_norm)
         weights = list(policy.parameters())
         gpu.know(weights)
-        batch = _batch(config, encoder, shards, prompt, micro)
+        batch = _batch(
+            UpdateSettings(config.objective, training, config.sampling, config.seed),
+            encoder,
+            shards,
+            prompt,
+            micro,
+            completions=1 if config.episode else config.batch.completions,
+        )
         shards.step()  # Makes AdamW's state, from gradients of zero.
         for state in shards.optimizer.state.values():
             for value in state.values():
@@ -131,7 +145,7 @@ def run(config: Config, agent: int, folder: Path) -> Update:
         reference: Any = contextlib.nullcontext(shards.logprobs)
         if config.objective.kl_coef:
             reference = without_adapters(policy.model) if lora else contextlib.nullcontext()
-            held = shards.logprobs if lora else load_reference(config, encoder, shards, CUDA)
+            held = shards.logprobs if lora else load_reference(training, encoder, shards, CUDA)
             reference = _with(reference, held)
             if isinstance(held, nn.Module):
                 gpu.know(list(held.parameters()))
@@ -167,19 +181,24 @@ def longest(encoder: PromptEncoder) -> tuple[Encoded, Prompts]:
 
 
 def _batch(
-    config: Config, encoder: PromptEncoder, shards: Shards, prompt: Encoded, micro: LargestMicroBatch
+    settings: UpdateSettings,
+    encoder: PromptEncoder,
+    shards: Shards,
+    prompt: Encoded,
+    micro: LargestMicroBatch,
+    *,
+    completions: int,
 ) -> RolloutBatch:
-    """Groups of full length, as many as make the micro-batches that are run."""
-    length, passes = config.sampling.max_new_tokens, min(micro.passes, MICRO_BATCHES)
-    group = 1 if config.episode else config.batch.completions
+    """Make groups of full length, as many as make the micro-batches that are run."""
+    length, passes = settings.sampling.max_new_tokens, min(micro.passes, MICRO_BATCHES)
     rows = micro.work.rows * passes
-    counts = [group] * (rows // group) + [rows % group] * (rows % group > 0)
+    counts = [completions] * (rows // completions) + [rows % completions] * (rows % completions > 0)
     ids = torch.full((length,), int(prompt.input_ids[0]))
     sample = Sample(ids, torch.full((length,), -1.0), "stop")
     rollouts = [Rollout(prompt, [sample] * count) for count in counts]
     stop = Sample(torch.tensor(shards.policy.stop_ids[:1]), torch.zeros(1), "stop")
     dummy = DummyBatch(Rollout(encoder.dummy(image=False), [stop]), None)
-    shared = config.training.shared_prefix != "off" and config.training.attention != "eager"
+    shared = settings.training.shared_prefix != "off" and settings.training.attention != "eager"
     if shared:
         shards.policy.share_prefixes()
-    return RolloutBatch.collect(config, shards, dummy, shared, rollouts)
+    return RolloutBatch.collect(settings, shards, dummy, shared, rollouts)

@@ -99,7 +99,8 @@ class Stage:
     def __init__(self, device: torch.device, scale: Scale):
         self.device, self.scale = device, scale
         # As every run does, before anything touches the GPU.
-        prepare_process(config_of("prove", Path("prove"), str(device), prompts=1, completions=2, tokens=1))
+        config = config_of("prove", Path("prove"), str(device), prompts=1, completions=2, tokens=1)
+        prepare_process(config.training, device=config.device, threads=config.threads)
         self.cuda = device.type == "cuda"
         self._folder = Path(tempfile.mkdtemp(prefix="mmcorl-prove-"))
         self._at_work: tuple[str, Worker] | None = None

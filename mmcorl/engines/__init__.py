@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mmcorl.engines.base import Engine, SharedEngine
-from mmcorl.engines.settings import ENGINES, EngineSettings
+from mmcorl.engines.settings import ENGINES, EngineSettings, SamplingSettings
 from mmcorl.errors import UserError
 
 if TYPE_CHECKING:
     import torch
 
-    from mmcorl.config import Config
+    from mmcorl.data.settings import BatchSettings
+    from mmcorl.labels.settings import SupervisionSettings
     from mmcorl.policy.policy import Policy
     from mmcorl.policy.prompt_encoder import PromptEncoder
     from mmcorl.sharding.ranks import Ranks
@@ -76,17 +77,17 @@ def build(request: EngineRequest) -> Engine:
     return engine
 
 
-def require_engine(config: Config) -> None:
+def require_engine(engine: EngineSettings, sampling: SamplingSettings) -> None:
     """Raise UserError, before anything is loaded, if the engine of a run is not installed or cannot sample as set."""
-    ENGINES.find(config.engine.kind).require(config.sampling.temperature)
+    ENGINES.find(engine.kind).require(sampling.temperature)
 
 
-def require_heads(config: Config, agent: str, text: Any) -> None:
+def require_heads(engine: EngineSettings, agent: str, text: Any) -> None:
     """Raise UserError where attention heads cannot be divided among the ranks that sample together.
 
     `text` is transformers' config of the decoder. Key heads that are fewer than ranks are held several times.
     """
-    together, heads = config.engine.tensor_parallel, getattr(text, "num_attention_heads", 0)
+    together, heads = engine.tensor_parallel, getattr(text, "num_attention_heads", 0)
     keys = getattr(text, "num_key_value_heads", None) or heads
     if heads % together or (keys % together and together % keys):
         raise UserError(
@@ -95,37 +96,51 @@ def require_heads(config: Config, agent: str, text: Any) -> None:
         )
 
 
-def rows_per_step(config: Config, ranks: int) -> int:
-    """Completions that the fullest of an agent's engines samples in a step."""
-    prompts = config.batch.prompts * (2 if config.supervision.pair else 1)
-    engines = ranks // config.engine.tensor_parallel
-    return -(-prompts // engines) * max(config.batch.completions, config.supervision.votes or 0)
+def rows_per_step(engine: EngineSettings, batch: BatchSettings, supervision: SupervisionSettings, ranks: int) -> int:
+    """Count the completions that the fullest of an agent's engines samples in a step."""
+    prompts = batch.prompts * (2 if supervision.pair else 1)
+    engines = ranks // engine.tensor_parallel
+    return -(-prompts // engines) * max(batch.completions, supervision.votes or 0)
 
 
-def max_rows(config: Config, ranks: int) -> int:
-    """`engine.max_rows`, or what it is by default on so many ranks."""
-    if config.engine.max_rows is not None:
-        return config.engine.max_rows
-    own_weights = ENGINES.find(config.engine.kind).own_weights
-    return max(ROWS, min(rows_per_step(config, ranks), MAX_ROWS)) if own_weights else ROWS
+def max_rows(engine: EngineSettings, batch: BatchSettings, supervision: SupervisionSettings, ranks: int) -> int:
+    """Return `engine.max_rows`, or what it is by default on so many ranks."""
+    if engine.max_rows is not None:
+        return engine.max_rows
+    if not ENGINES.find(engine.kind).own_weights:
+        return ROWS
+    return max(ROWS, min(rows_per_step(engine, batch, supervision, ranks), MAX_ROWS))
 
 
 def build_engine(
-    config: Config, policy: Policy, encoder: PromptEncoder, ranks: Ranks, shared: SharedEngine | None = None
+    settings: EngineSettings,
+    policy: Policy,
+    encoder: PromptEncoder,
+    ranks: Ranks,
+    *,
+    dtype: str,
+    max_rows: int,
+    shared: SharedEngine | None = None,
 ) -> Engine:
-    """Build the engine of a run's `engine` section, holding the weights that training starts from.
+    """Build the engine of an agent, holding the weights that training starts from.
 
-    Every rank builds its own, in its own process and all at once; agents on one base share one. Raises UserError where
-    the machine cannot run it.
+    Every rank builds its own, in its own process and all at once; agents on one base share one. `dtype` is that of the
+    trainer. Raises UserError where the machine cannot run it.
     """
-    require_engine(config)
-    row, settings = ENGINES.find(config.engine.kind), config.engine
     longest = settings.max_model_len
-    if row.own_weights and longest is None:
-        completion = max(config.sampling.max_new_tokens, config.validation.max_new_tokens or 0)
-        longest = encoder.longest_prompt() + completion
-    dtype = settings.dtype or config.training.dtype
-    rows = max_rows(config, encoder.settings.ranks)
-    name, path, vision = encoder.name, encoder.path, encoder.vision
-    more: dict[str, Any] = {"max_rows": rows, "shared": shared, "ranks": ranks}
-    return build(EngineRequest(settings, policy, name, path, vision, dtype, longest, **more))
+    if longest is None and ENGINES.find(settings.kind).own_weights:
+        longest = encoder.longest_prompt() + encoder.longest_completion()
+    return build(
+        EngineRequest(
+            settings,
+            policy,
+            encoder.name,
+            encoder.path,
+            encoder.vision,
+            settings.dtype or dtype,
+            longest,
+            max_rows=max_rows,
+            shared=shared,
+            ranks=ranks,
+        )
+    )

@@ -102,6 +102,7 @@ class RankActor:
         config: Config,
         settings: AgentSettings,
         path: str,
+        *,
         steps: int,
         device: str,
         threads: str,
@@ -120,7 +121,7 @@ class RankActor:
             from mmcorl.sharding.ranks import Ranks
             from mmcorl.trainer.worker import Worker
 
-            prepare_process(config)
+            prepare_process(config.training, device=config.device, threads=config.threads)
             place = torch.device(device)
             require_device(place)
             encoder = PromptEncoder(config, settings, path)

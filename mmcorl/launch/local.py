@@ -16,14 +16,16 @@ import torch
 from mmcorl.agent import Cohort
 from mmcorl.config import Config
 from mmcorl.cotrain import in_turn
-from mmcorl.engines.settings import ENGINES
+from mmcorl.engines.settings import ENGINES, EngineSettings
 from mmcorl.errors import UserError
 from mmcorl.launch.forked import ForkedAgent, may_fork
 from mmcorl.launch.process_setup import require_device
 from mmcorl.launch.remote_agent import AgentThreads
 from mmcorl.policy.prompt_encoder import PromptEncoder
+from mmcorl.policy.settings import AgentSettings
 from mmcorl.system import cuda, rss
 from mmcorl.trainer.models import OneBase, load_on_one_base
+from mmcorl.trainer.settings import TrainingSettings
 from mmcorl.trainer.worker import Worker
 
 
@@ -32,7 +34,7 @@ class LocalLauncher:
 
     def __init__(self, config: Config):
         self.config, self.device = config, _device(config.device)
-        require_one_sleeper(config, self.device)
+        require_one_sleeper(config.engine, config.agents, self.device, shared_base=_shares_base(config.training))
         self._forked: list[ForkedAgent] = []
         self._threads: AgentThreads | None = None
 
@@ -50,14 +52,14 @@ class LocalLauncher:
 
     def cohort(self, encoders: Sequence[PromptEncoder], steps: int) -> Cohort:
         """Load the models of all agents."""
-        bases = load_bases(self.config, encoders)
+        config = self.config
+        bases = load_bases(config.training, encoders, seed=config.seed) if _shares_base(config.training) else {}
         builds = {
-            encoder.name: partial(Worker, self.config, encoder, steps, self.device, base=bases.get(encoder.name))
+            encoder.name: partial(Worker, config, encoder, steps, self.device, base=bases.get(encoder.name))
             for encoder in encoders
         }
-        if ENGINES.find(self.config.engine.kind).own_weights or not may_fork(
-            len(builds), self.config.threads, self.device
-        ):
+        own_weights = ENGINES.find(config.engine.kind).own_weights
+        if own_weights or not may_fork(len(builds), config.threads, self.device):
             return Cohort([build() for build in builds.values()], in_turn, one_process=True)
         for name, build in builds.items():
             self._forked.append(ForkedAgent(name, build))
@@ -68,26 +70,30 @@ class LocalLauncher:
         return Cohort(self._forked, self._threads)
 
 
-def load_bases(config: Config, encoders: Sequence[PromptEncoder]) -> dict[str, OneBase]:
-    """By name of the agents that share it, the base that they are on; forks of this process share it too."""
-    lora = config.training.lora
+def _shares_base(training: TrainingSettings) -> bool:
+    return training.lora is not None and training.lora.share_base
+
+
+def load_bases(training: TrainingSettings, encoders: Sequence[PromptEncoder], *, seed: int) -> dict[str, OneBase]:
+    """Return, by name of the agents that share it, the base that they are on; forks of this process share it too."""
     alike: dict[tuple[str, type], list[PromptEncoder]] = {}
-    for encoder in encoders if lora and lora.share_base else ():
+    for encoder in encoders:
         alike.setdefault((encoder.path, type(encoder.adapter)), []).append(encoder)
     bases: dict[str, OneBase] = {}
     for group in (group for group in alike.values() if len(group) > 1):
         rss.before_models()
-        bases |= dict.fromkeys([encoder.name for encoder in group], load_on_one_base(config, group))
+        bases |= dict.fromkeys([encoder.name for encoder in group], load_on_one_base(training, group, seed=seed))
     return bases
 
 
-def require_one_sleeper(config: Config, device: torch.device) -> None:
+def require_one_sleeper(
+    engine: EngineSettings, agents: Sequence[AgentSettings], device: torch.device, *, shared_base: bool
+) -> None:
     """Raise UserError where several vLLM engines of this process would free memory: vLLM lets only one do so."""
-    engine, lora = config.engine, config.training.lora
-    engines = len({agent.model for agent in config.agents} if lora and lora.share_base else config.agents)
+    engines = len({agent.model for agent in agents} if shared_base else agents)
     if ENGINES.find(engine.kind).one_sleeper_per_process and engine.sleep and engines > 1 and device.type == "cuda":
         raise UserError(
-            f"launcher is 'local' and engine.sleep is true, but {len(config.agents)} agents have {engines} vLLM "
+            f"launcher is 'local' and engine.sleep is true, but {len(agents)} agents have {engines} vLLM "
             "engines, and on a GPU only one engine of a process can sleep: use launcher=ray, with time_sliced=true on "
             "one GPU, or engine.sleep=false"
         )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from mmcorl.config import Config
 from mmcorl.errors import RunError, UserError
 from mmcorl.launch.health import ActorHandle
 
@@ -13,15 +12,17 @@ CPU_PER_RANK = 0.01
 """Share of a CPU that a rank without a GPU reserves: small, so that any number fits on a small machine."""
 
 
-def choose_device(ray: Any, config: Config) -> str:
-    """Return `cuda` or `cpu` for every rank. Raises UserError where the cluster has too few GPUs."""
+def choose_device(ray: Any, device: str, ranks: Sequence[int], *, time_sliced: bool) -> str:
+    """Return `cuda` or `cpu` for every rank, by the setting `device` and the ranks of each agent.
+
+    Raises UserError where the cluster has too few GPUs.
+    """
     gpus = int(ray.cluster_resources().get("GPU", 0))
-    if config.device == "cpu" or (config.device == "auto" and not gpus):
+    if device == "cpu" or (device == "auto" and not gpus):
         return "cpu"
-    sizes = [agent.ranks for agent in config.agents]
-    needed = max(sizes) if config.time_sliced else sum(sizes)
+    needed = max(ranks) if time_sliced else sum(ranks)
     if needed > gpus:
-        how = "in turn" if config.time_sliced else f"({' + '.join(map(str, sizes))})"
+        how = "in turn" if time_sliced else f"({' + '.join(map(str, ranks))})"
         raise UserError(
             f"the agents need {needed} GPUs {how} but the Ray cluster has {gpus}: give agents fewer ranks, add "
             "machines with `ray start`, let agents share GPUs with time_sliced=true, or use device=cpu"
@@ -29,17 +30,14 @@ def choose_device(ray: Any, config: Config) -> str:
     return "cuda"
 
 
-def reserve(ray: Any, config: Config, device: str) -> list[Any]:
-    """Return the placement groups once the cluster has reserved them: one per agent, or one shared with time slicing.
+def reserve(ray: Any, sizes: Sequence[int], device: str, startup: float) -> list[Any]:
+    """Return placement groups for so many ranks each once the cluster has reserved them.
 
-    Agents with time slicing live side by side on the GPUs of the largest. Raises RunError after `ray.startup` seconds.
+    Raises RunError after `startup` seconds.
     """
     from ray.util.placement_group import placement_group
 
     gpu = device == "cuda"
-    sizes = [agent.ranks for agent in config.agents]
-    if config.time_sliced:
-        sizes = [max(sizes)]
     bundle = {"GPU": 1.0, "CPU": 1.0} if gpu else {"CPU": CPU_PER_RANK}
     free = [node["Resources"].get("GPU" if gpu else "CPU", 0.0) for node in ray.nodes() if node["Alive"]]
     groups: dict[int, Any] = {}
@@ -49,10 +47,10 @@ def reserve(ray: Any, config: Config, device: str) -> list[Any]:
             fits = fits_one_machine(sizes[index] * (1.0 if gpu else CPU_PER_RANK), free)
             groups[index] = placement_group([bundle] * sizes[index], strategy="STRICT_PACK" if fits else "PACK")
         waiting = [group.ready() for group in groups.values()]
-        _, missing = ray.wait(waiting, num_returns=len(waiting), timeout=config.ray.startup)
+        _, missing = ray.wait(waiting, num_returns=len(waiting), timeout=startup)
         if missing:
             raise RunError(
-                f"the Ray cluster did not reserve {sum(sizes)} places for the agents within {config.ray.startup:g} "
+                f"the Ray cluster did not reserve {sum(sizes)} places for the agents within {startup:g} "
                 "seconds (ray.startup): others use it, see `ray status`"
             )
     except BaseException:
@@ -66,10 +64,10 @@ def release(ray: Any, groups: Sequence[Any]) -> None:
         ray.util.remove_placement_group(group)
 
 
-def actor_options(config: Config, device: str) -> dict[str, Any]:
+def actor_options(device: str, agents_on_gpu: int) -> dict[str, Any]:
     """Return Ray's options of a rank's actor: its share of a GPU, and no restarts."""
     # Ray counts GPUs in parts of 1/10000.
-    share = 10_000 // len(config.agents) / 10_000 if config.time_sliced else 1.0
+    share = 10_000 // agents_on_gpu / 10_000
     return {
         "num_gpus": share if device == "cuda" else 0.0,
         "num_cpus": 0.0,

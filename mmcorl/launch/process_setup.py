@@ -13,29 +13,29 @@ from transformers.utils import logging as transformers_logging
 
 import patches
 from mmcorl import sharding
-from mmcorl.config import Config
 from mmcorl.errors import UserError
 from mmcorl.policy import four_bits
 from mmcorl.system import cuda
+from mmcorl.trainer.settings import TrainingSettings
 from model_adapters.registry import check_versions
 
 
-def prepare_process(config: Config) -> None:
+def prepare_process(training: TrainingSettings, *, device: str, threads: int | None) -> None:
     """Set up this process for a run, before it touches a model or a GPU. Raises UserError for a missing package."""
     check_versions()
-    prepare_libraries(gpu=config.device != "cpu")
-    if config.threads:
-        torch.set_num_threads(config.threads)
-    if config.training.attention == "flash_attention_2" and not is_flash_attn_2_available():
+    prepare_libraries(gpu=device != "cpu")
+    if threads:
+        torch.set_num_threads(threads)
+    if training.attention == "flash_attention_2" and not is_flash_attn_2_available():
         raise UserError(
             "training.attention is 'flash_attention_2' but the package flash-attn does not work here: install it for "
             "this GPU, or use training.attention=sdpa"
         )
-    if not (config.training.lora and config.training.lora.quantize):
+    if not (training.lora and training.lora.quantize):
         # peft imports bitsandbytes, which warns of kernels for four bits that it lacks on a CPU.
         logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
-    sharding.require(config)
-    four_bits.require(config)
+    sharding.require(training)
+    four_bits.require(training.lora)
 
 
 def prepare_libraries(gpu: bool) -> None:

@@ -13,9 +13,9 @@ from typing import Any
 
 import psutil
 
-from mmcorl.config import Config
 from mmcorl.errors import RunError, UserError
 from mmcorl.launch.process_monitor import Reaper
+from mmcorl.launch.settings import RaySettings
 from mmcorl.system import needed
 
 FORWARDED = (
@@ -65,18 +65,20 @@ def forwarded_environment() -> dict[str, str]:
 
 
 class RayCluster:
-    """Joins or starts the cluster; leaves it, or ends it, on `close`. Does neither where Ray is initialized already.
+    """Joins the cluster, or starts one for so many `ranks`; leaves it, or ends it, on `close`.
+
+    Does neither where Ray is initialized already.
 
     Raises UserError where the cluster cannot be joined.
     """
 
-    def __init__(self, ray: Any, config: Config):
+    def __init__(self, ray: Any, settings: RaySettings, ranks: int):
         self.ray = ray
         self._ours = not ray.is_initialized()
         self._reaper: Reaper | None = None
         if not self._ours:
             return
-        address = config.ray.address
+        address = settings.address
         try:
             if address:
                 # Where nothing listens at HOST:PORT, Ray would try for minutes.
@@ -89,7 +91,7 @@ class RayCluster:
                 ray.init(
                     address="local",
                     _node_ip_address="127.0.0.1",
-                    num_cpus=sum(agent.ranks for agent in config.agents),
+                    num_cpus=ranks,
                     include_dashboard=False,
                     object_store_memory=OBJECT_STORE,
                     log_to_driver=False,
@@ -105,7 +107,7 @@ class RayCluster:
             ) from error
         if not address:
             self._reaper = Reaper()
-        elif not config.ray.without_token and _answers_anybody(ray.get_runtime_context().gcs_address):
+        elif not settings.without_token and _answers_anybody(ray.get_runtime_context().gcs_address):
             ray.shutdown()
             raise UserError(
                 f"the Ray cluster {address!r} asks for no token, so that whoever reaches its ports runs code on its "

@@ -46,9 +46,10 @@ class RayLauncher:
         self._health = HealthMonitor(self.ray, config.ray.call_timeout)
 
     def __enter__(self) -> Self:
-        self._cluster = RayCluster(self.ray, self.config)
+        config, ranks = self.config, [agent.ranks for agent in self.config.agents]
+        self._cluster = RayCluster(self.ray, config.ray, sum(ranks))
         try:
-            self.device = placement.choose_device(self.ray, self.config)
+            self.device = placement.choose_device(self.ray, config.device, ranks, time_sliced=config.time_sliced)
         except BaseException:
             self._cluster.close()
             raise
@@ -86,11 +87,17 @@ class RayLauncher:
         """Start the ranks of all agents; ranks of an agent on the same machine get neighbouring numbers."""
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-        self._groups = placement.reserve(self.ray, self.config, self.device)
+        sizes = [agent.ranks for agent in self.config.agents]
+        # With time slicing agents live side by side on the GPUs of the largest.
+        shared = self.config.time_sliced
+        self._groups = placement.reserve(
+            self.ray, [max(sizes)] if shared else sizes, self.device, self.config.ray.startup
+        )
         rank_actor = self.ray.remote(RankActor)
-        options, environment = placement.actor_options(self.config, self.device), forwarded_environment()
+        options = placement.actor_options(self.device, len(sizes) if shared else 1)
+        environment = forwarded_environment()
         for index, agent in enumerate(self.config.agents):
-            group = self._groups[0 if self.config.time_sliced else index]
+            group = self._groups[0 if shared else index]
             for bundle in range(agent.ranks):
                 strategy = PlacementGroupSchedulingStrategy(group, bundle)
                 actor = rank_actor.options(**options, scheduling_strategy=strategy).remote(agent.name, environment)
@@ -130,9 +137,19 @@ class RayLauncher:
             rendezvous = f"{team[0].info.node}:{port}"
             for handle in team:
                 threads = os.environ.get("OMP_NUM_THREADS") or str(self._threads_of(handle))
-                arguments = (self.config, encoder.settings, encoder.path, steps, self.device, threads)
+                build = handle.actor.build.remote(
+                    self.config,
+                    encoder.settings,
+                    encoder.path,
+                    steps=steps,
+                    device=self.device,
+                    threads=threads,
+                    rank=handle.rank,
+                    size=handle.ranks,
+                    rendezvous=rendezvous,
+                )
                 handles.append(handle)
-                refs.append(handle.actor.build.remote(*arguments, handle.rank, handle.ranks, rendezvous))
+                refs.append(build)
             if self.config.time_sliced:
                 self._health.gather(handles, refs, "its start", self.config.ray.startup)
         self._health.gather(handles, refs, "its start", self.config.ray.startup)

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mmcorl.config import Config
 from mmcorl.errors import UserError
+from mmcorl.policy.settings import LoraSettings
 from mmcorl.system.install_hints import install
 
 NF4: dict[str, Any] = {"quant_type": "nf4", "compress_statistics": True}
@@ -18,9 +18,8 @@ BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)
 """Of a weight: itself, its share of a block's scale, and of the scale of 256 scales."""
 
 
-def require(config: Config) -> None:
+def require(lora: LoraSettings | None) -> None:
     """Refuse weights in four bits where bitsandbytes is not installed; imports nothing."""
-    lora = config.training.lora
     if lora and lora.quantize and importlib.util.find_spec("bitsandbytes") is None:
         raise UserError(
             f"training.lora.quantize is {lora.quantize!r} but bitsandbytes is not installed: "

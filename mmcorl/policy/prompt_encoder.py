@@ -41,7 +41,12 @@ class PromptEncoder:
     """Encodes prompts for one agent; `path` is a checkpoint folder or hub id (a `zoo:` name already resolved)."""
 
     def __init__(self, config: Config, settings: AgentSettings, path: str):
-        self.config, self.settings, self.name, self.path = config, settings, settings.name, path
+        self.settings, self.name, self.path = settings, settings.name, path
+        self._prompt, self._engine, self.max_prompt_tokens = config.prompt, config.engine, config.data.max_prompt_tokens
+        self._completions = {
+            "sampling.max_new_tokens": config.sampling.max_new_tokens,
+            "validation.max_new_tokens": config.validation.max_new_tokens or 0,
+        }
         self.adapter = adapter_for(path, settings.adapter)
         self.vision = VisionSettings(**config.vision.model_dump())
         self.processor: Any = self.adapter.load_processor(path, self.vision)
@@ -153,7 +158,7 @@ class PromptEncoder:
             )
         asks = self.form if not prompt.in_text else None
         places = asked_for(asks, self._convention) if asks and self._convention else ""
-        text = prompt_text(prompt, self.config.prompt, view, places)
+        text = prompt_text(prompt, self._prompt, view, places)
         if not prompt.quotes:
             return text
         # Not all markup of images is special: SmolVLM's `<video>` is none of its tokenizer's tokens.
@@ -165,40 +170,39 @@ class PromptEncoder:
 
     def _how(self, prompt: Prompt | None = None) -> dict[str, Any]:
         system, turns = (prompt.system, prompt.turns) if prompt else (None, ())
-        system = system_of(self.config.prompt, system)
+        system = system_of(self._prompt, system)
         return {"system": system, "vision": self.vision, "template": self.settings.template, "shots": turns}
 
     def longest_prompt(self) -> int:
         """Most prompt tokens this agent takes: the setting, or what context or engine leave for a prompt."""
-        limits = [self.config.data.max_prompt_tokens]
+        limits = [self.max_prompt_tokens]
         if (context := self._context()) is not None:
             limits.append(self._beside(context, f"agent {self.name!r} has a context of {context} tokens"))
         if (engine := self._engine_length()) is not None:
             limits.append(self._beside(engine, f"engine.max_model_len is {engine}"))
         return min(limits)
 
-    def limited_by_engine(self) -> bool:
-        """Whether `engine.max_model_len` is what limits prompts."""
+    def longest_completion(self) -> int:
+        """Return the most tokens of a completion, in training or evaluation."""
+        return max(self._completions.values())
+
+    def limiting_engine_length(self) -> int | None:
+        """Return `engine.max_model_len` where it is what limits prompts, else None."""
         engine, context = self._engine_length(), self._context()
         if engine is None or (context is not None and context <= engine):
-            return False
-        return self.longest_prompt() < self.config.data.max_prompt_tokens
+            return None
+        return engine if self.longest_prompt() < self.max_prompt_tokens else None
 
     def _context(self) -> int | None:
         config: Any = read_pretrained(AutoConfig, self.path).get_text_config()
         return getattr(config, "max_position_embeddings", None)
 
     def _engine_length(self) -> int | None:
-        engine = self.config.engine
-        return engine.max_model_len if ENGINES.find(engine.kind).own_weights else None
+        return self._engine.max_model_len if ENGINES.find(self._engine.kind).own_weights else None
 
     def _beside(self, room: int, whose: str) -> int:
         """Tokens that the longest completion leaves of `room`; raises UserError where there are none."""
-        lengths = {
-            "sampling.max_new_tokens": self.config.sampling.max_new_tokens,
-            "validation.max_new_tokens": self.config.validation.max_new_tokens or 0,
-        }
-        setting, longest = max(lengths.items(), key=lambda item: item[1])
+        setting, longest = max(self._completions.items(), key=lambda item: item[1])
         if longest >= room:
             raise UserError(f"{setting} is {longest} but {whose}: lower it so that a prompt fits too")
         return room - longest

@@ -10,7 +10,7 @@ from typing import Any, Self
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from mmcorl.config import Config
+from mmcorl.answers.settings import AnswerSettings
 from mmcorl.config.errors import sentence
 from mmcorl.errors import UserError
 from mmcorl.policy.settings import AgentSettings, VisionConfig
@@ -48,19 +48,21 @@ class TrainedWith(BaseModel):
     """Version of this package."""
 
     @classmethod
-    def of(cls, config: Config, agent: AgentSettings) -> Self:
-        """What a run with this config does with one agent."""
+    def of(
+        cls, agent: AgentSettings, *, run: str, prompt: PromptSettings, vision: VisionConfig, answers: AnswerSettings
+    ) -> Self:
+        """Return what a run of this name and these settings does with one agent."""
         return cls(
-            run=config.name,
+            run=run,
             agent=agent.name,
             model=agent.model,
-            prompt=config.prompt,
-            vision=config.vision,
+            prompt=prompt,
+            vision=vision,
             template=agent.template,
             adapter=agent.adapter,
             coordinates=agent.coordinates,
-            relation=None if config.answers.relation == "math" else config.answers.relation,
-            threshold=config.answers.threshold,
+            relation=None if answers.relation == "math" else answers.relation,
+            threshold=answers.threshold,
             mmcorl=__version__,
         )
 

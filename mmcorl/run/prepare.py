@@ -189,7 +189,7 @@ def open_encoders(config: Config, open_models: OpenModels, quiet: bool) -> list[
     chosen = [encoders[agent.name] for agent in config.agents]
     require_options(chosen[0].vision, [encoder.adapter for encoder in chosen])
     for encoder in chosen if config.engine.tensor_parallel > 1 else ():
-        require_heads(config, encoder.name, read_pretrained(AutoConfig, encoder.path).get_text_config())
+        require_heads(config.engine, encoder.name, read_pretrained(AutoConfig, encoder.path).get_text_config())
     return chosen
 
 
@@ -254,12 +254,12 @@ def check_rows(
                         "docs/moving.md",
                         error.report,
                     ) from error
-                limited = next((encoder for encoder in encoders if encoder.limited_by_engine()), None)
-                if (limited is None and not taken) or "too_long" not in error.report.counts:
+                limit = next(filter(None, (encoder.limiting_engine_length() for encoder in encoders)), None)
+                if (limit is None and not taken) or "too_long" not in error.report.counts:
                     raise
                 setting = (
-                    f"engine.max_model_len is {limited.config.engine.max_model_len}: raise it, or leave it out"
-                    if limited
+                    f"engine.max_model_len is {limit}: raise it, or leave it out"
+                    if limit is not None
                     else f"of data.max_prompt_tokens {config.data.max_prompt_tokens}, {taken} are for what an episode "
                     "shows beside the question: raise it, or lower episode.shown_characters"
                 )

@@ -10,10 +10,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from mmcorl.config import Config
 from mmcorl.policy.lora import adapted_layers, merged_weights, without_base
 from mmcorl.policy.policy import Policy, Rows
 from mmcorl.sharding.ranks import Ranks
+from mmcorl.trainer.settings import TrainingSettings
 
 BUCKET = 2**27
 """Most elements gathered at once: 512 MiB in fp32."""
@@ -41,8 +41,17 @@ class Shards(ABC):
     whole: ClassVar[bool] = False
     """Whether each rank holds all weights, so that `policy` can be used as it is."""
 
-    def __init__(self, policy: Policy, optimizer: Optimizer, config: Config, ranks: Ranks, device: torch.device):
-        self.config, self.ranks, self.device = config, ranks, device
+    def __init__(
+        self,
+        policy: Policy,
+        optimizer: Optimizer,
+        training: TrainingSettings,
+        ranks: Ranks,
+        device: torch.device,
+        *,
+        max_grad_norm: float,
+    ):
+        self.training, self.ranks, self.device, self.max_grad_norm = training, ranks, device, max_grad_norm
         self.policy = self._placed(policy)
         self.trainable: list[nn.Parameter] = [one for one in self.policy.parameters() if one.requires_grad]
         """Parameters of `policy` that receive gradients."""
@@ -208,7 +217,7 @@ class Plain(Shards):
                 parameter.grad = torch.zeros_like(parameter)
         if self.ranks.size > 1:
             sum_gradients(self.trainable)
-        norm = float(nn.utils.clip_grad_norm_(self.trainable, self.config.optimizer.max_grad_norm))
+        norm = float(nn.utils.clip_grad_norm_(self.trainable, self.max_grad_norm))
         if norm < float("inf"):
             self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)  # Frees memory for the next rollout.

@@ -23,10 +23,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils import cpp_extension
 
-from mmcorl.config import Config
 from mmcorl.policy.policy import Policy, Rows
 from mmcorl.sharding.base import LogProbs, Optimizer, Part, Shards
 from mmcorl.sharding.ranks import Ranks
+from mmcorl.trainer.settings import TrainingSettings
 from model_adapters.head import Head
 
 SENT_AS_BF16 = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, Head)
@@ -66,21 +66,24 @@ def _shared_memory_built() -> None:
         ShareMemCommBuilder().load(verbose=False)
 
 
-def _settings(config: Config, stage: int, *, training: bool = True) -> dict[str, Any]:
-    offload = config.training.offload
+def _settings(
+    training: TrainingSettings, stage: int, *, max_grad_norm: float = 0.0, trained: bool = True
+) -> dict[str, Any]:
+    """Return DeepSpeed's own settings; without a norm nothing is clipped."""
+    offload = training.offload
     zero: dict[str, Any] = {"stage": stage}
-    if offload != "none" and training:
+    if offload != "none" and trained:
         zero["offload_optimizer"] = {"device": "cpu", "pin_memory": torch.cuda.is_available()}
     if offload == "all":
         zero["offload_param"] = {"device": "cpu", "pin_memory": torch.cuda.is_available()}
     return {
         "train_micro_batch_size_per_gpu": 1,
         "managed_gradient_accumulation": False,  # a step is when we say so
-        "gradient_clipping": config.optimizer.max_grad_norm,
+        "gradient_clipping": max_grad_norm,
         "zero_optimization": zero,
         "zero_force_ds_cpu_optimizer": False,
         "torch_autocast": {
-            "enabled": config.training.dtype == "bf16",
+            "enabled": training.dtype == "bf16",
             "dtype": "bfloat16",
             "lower_precision_safe_modules": [f"{kind.__module__}.{kind.__name__}" for kind in SENT_AS_BF16],
         },
@@ -88,7 +91,7 @@ def _settings(config: Config, stage: int, *, training: bool = True) -> dict[str,
 
 
 @contextlib.contextmanager
-def loading_divided(config: Config, ranks: Ranks, device: torch.device) -> Iterator[None]:
+def loading_divided(training: TrainingSettings, ranks: Ranks, device: torch.device) -> Iterator[None]:
     """Make `from_pretrained` partition every weight while reading."""
     ranks.require_group(device)
     deepspeed = _deepspeed(device)
@@ -96,7 +99,7 @@ def loading_divided(config: Config, ranks: Ranks, device: torch.device) -> Itera
     from transformers.integrations import HfDeepSpeedConfig
 
     # transformers looks it up while it is alive.
-    plan = HfDeepSpeedConfig(_settings(config, 3))
+    plan = HfDeepSpeedConfig(_settings(training, 3))
     yield
     del plan
 
@@ -106,10 +109,21 @@ class Zero(Shards):
 
     stage: int
 
-    def __init__(self, policy: Policy, optimizer: Optimizer, config: Config, ranks: Ranks, device: torch.device):
-        super().__init__(policy, optimizer, config, ranks, device)
+    def __init__(
+        self,
+        policy: Policy,
+        optimizer: Optimizer,
+        training: TrainingSettings,
+        ranks: Ranks,
+        device: torch.device,
+        *,
+        max_grad_norm: float,
+    ):
+        super().__init__(policy, optimizer, training, ranks, device, max_grad_norm=max_grad_norm)
         self.engine, *_ = _deepspeed(device).initialize(
-            model=policy, optimizer=self.optimizer, config=_settings(config, self.stage)
+            model=policy,
+            optimizer=self.optimizer,
+            config=_settings(training, self.stage, max_grad_norm=max_grad_norm),
         )
 
     def _placed(self, policy: Policy) -> Policy:
@@ -178,7 +192,7 @@ class Zero3(Zero):
     stage = 3
 
     def freeze(self, policy: Policy) -> LogProbs:
-        settings = _settings(self.config, 3, training=False)
+        settings = _settings(self.training, 3, trained=False)
         engine, *_ = _deepspeed(self.device).initialize(model=with_buffers_on(self.device, policy), config=settings)
         return engine
 

@@ -54,7 +54,7 @@ class FSDP2(Shards):
         if math.isfinite(norm):
             (group,) = self.optimizer.param_groups
             for kind in kinds:
-                clip_grads_with_norm_(kind, self.config.optimizer.max_grad_norm, torch.tensor(norm))
+                clip_grads_with_norm_(kind, self.max_grad_norm, torch.tensor(norm))
                 # On a GPU AdamW takes all tensors of a group in one list, too.
                 group["params"] = kind
                 self.optimizer.step()
@@ -88,10 +88,10 @@ class FSDP2(Shards):
         for parameter in small:
             parameter.data = parameter.data.to(self.device)
         offload = OffloadPolicy()
-        if self.config.training.offload == "all":
+        if self.training.offload == "all":
             offload = CPUOffloadPolicy(pin_memory=self.device.type == "cuda")
         options: Any = {"mesh": self.mesh, "offload_policy": offload, "ignored_params": small}
-        lowered = torch.bfloat16 if self.config.training.dtype == "bf16" else None
+        lowered = torch.bfloat16 if self.training.dtype == "bf16" else None
         # The residual stream is fp32, so what comes before and behind the blocks is gathered in fp32.
         for block in _blocks(policy):
             lower = MixedPrecisionPolicy(param_dtype=lowered, reduce_dtype=torch.float32, cast_forward_inputs=False)

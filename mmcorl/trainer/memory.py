@@ -22,12 +22,15 @@ from transformers import AutoConfig
 import patches
 from mmcorl.algo.logprobs import chunk_of
 from mmcorl.config import Config
+from mmcorl.data.settings import BatchSettings
 from mmcorl.engines import max_rows, rows_per_step
-from mmcorl.engines.settings import ENGINES
+from mmcorl.engines.settings import ENGINES, EngineSettings, SamplingSettings
+from mmcorl.labels.settings import SupervisionSettings
 from mmcorl.policy import four_bits
 from mmcorl.policy.prompt_encoder import PromptEncoder
 from mmcorl.policy.weights import MULTIPLIED
 from mmcorl.trainer.activations import Stack, Work, ends, ends_of_tower, kept, stack_of, working
+from mmcorl.trainer.settings import TrainingSettings
 from mmcorl.types import Prompt
 from model_adapters.loading import read_pretrained, refusing_damage
 
@@ -238,7 +241,7 @@ def budget(
     frozen = shape.parameters - trained
     lost = 0.0
     if training.lora:
-        frozen, trained = shape.parameters, _adapters(shape, config)
+        frozen, trained = shape.parameters, _adapters(shape, training)
         lost = (2 if training.dtype == "bf16" else 4) - four_bits.BYTES if training.lora.quantize else 0.0
     kind, low = training.sharding, 2 if training.dtype == "bf16" else 4
     parts = ranks if kind in ("zero3", "fsdp2") else 1
@@ -267,10 +270,20 @@ def budget(
     adamw = 0 if away != "none" or kind == "none" else 8 * table if cpu else 4 * trained // division
     longest = config.data.max_prompt_tokens
     micro = largest_micro_batch(config, ranks, prompts or Prompts(longest, min(shape.image_tokens, longest)))
-    copies = _copies(config, shape, ranks, trained, away)
-    updating = _updating(config, shape, micro, copies, gradients, adamw, cpu)
+    copies = _copies(training, shape, ranks, trained, away)
+    updating = _updating(training, shape, micro, copies, gradients, adamw, cpu)
     # A whole copy is in bf16 already.
-    sampling = _sampling(config, ranks, shape, gpu_bytes, prompts, 0 if parts > 1 else copies[0])
+    sampling = _sampling(
+        config.engine,
+        config.sampling,
+        training.dtype,
+        shape,
+        rows=_rows_at_once(config.engine, config.batch, config.supervision, ranks),
+        prompt=prompts.tokens if prompts else longest,
+        gpu_bytes=gpu_bytes,
+        casts=0 if parts > 1 else copies[0],
+        on_cpu=config.device == "cpu",
+    )
     reserve = RESERVE_ON_CPU if cpu else RESERVE + (len(config.agents) - 1) * CONTEXT * config.time_sliced
     base, model = weights - 4 * trained, config.agents[agent].model
     shares = training.lora is not None and training.lora.share_base
@@ -285,7 +298,7 @@ def budget(
 
 
 def _updating(
-    config: Config,
+    training: TrainingSettings,
     shape: Shape,
     micro: LargestMicroBatch,
     copies: tuple[int, int, int],
@@ -294,7 +307,7 @@ def _updating(
     cpu: bool,
 ) -> dict[str, int]:
     """The update at its fullest: as a backward pass begins, in its first layer, at its end, or in the optimizer."""
-    training, low = config.training, 2 if config.training.dtype == "bf16" else 4
+    low = 2 if training.dtype == "bf16" else 4
     # A GPU attends to shared prompts in one call, in bf16.
     work = replace(micro.work, one_call=micro.work.shared and not cpu and low == 2)
     recomputed = training.gradient_checkpointing
@@ -351,12 +364,12 @@ def _updating(
     return max(stages, key=lambda stage: sum(stage.values()))
 
 
-def _copies(config: Config, shape: Shape, ranks: int, trained: int, away: str) -> tuple[int, int, int]:
+def _copies(training: TrainingSettings, shape: Shape, ranks: int, trained: int, away: str) -> tuple[int, int, int]:
     """Bytes of second copies of weights, in bf16 or gathered from their shards.
 
     While autograd keeps them or until the forward pass ends; of the vision tower alone; while a layer is recomputed.
     """
-    training, low = config.training, 2 if config.training.dtype == "bf16" else 4
+    low = 2 if training.dtype == "bf16" else 4
     if (training.sharding in ("zero3", "fsdp2") and ranks > 1) or away == "all":
         both = 2 * low * shape.parameters // max(shape.decoder.number, 1)  # the layer at work and the next one
         return both, both, both
@@ -393,11 +406,11 @@ def ram() -> int:
     return min(total, int(allowed)) if allowed.isdigit() else total
 
 
-def _adapters(shape: Shape, config: Config) -> int:
-    """Parameters of the low-rank adapters that are trained."""
-    lora = config.training.lora
+def _adapters(shape: Shape, training: TrainingSettings) -> int:
+    """Count the parameters of the low-rank adapters that are trained."""
+    lora = training.lora
     assert lora is not None
-    frozen = set(shape.linear_vision) if config.training.freeze_vision else set()
+    frozen = set(shape.linear_vision) if training.freeze_vision else set()
     names = [name for name in shape.linear if name not in frozen]
     if lora.target_modules != "all-linear":
         patches.apply(*patches.BEFORE_TRANSFORMERS)  # peft imports models of transformers.
@@ -447,26 +460,43 @@ def largest_micro_batch(config: Config, ranks: int, prompts: Prompts) -> Largest
     return LargestMicroBatch(work, prompts.image_tokens * work.groups, passes)
 
 
+def _rows_at_once(engine: EngineSettings, batch: BatchSettings, supervision: SupervisionSettings, ranks: int) -> int:
+    """Count the completions that an engine samples at once."""
+    sampled = (engine, batch, supervision, ranks)
+    return min(rows_per_step(*sampled), max_rows(*sampled))
+
+
 def _sampling(
-    config: Config, ranks: int, shape: Shape, gpu_bytes: int | None, prompts: Prompts | None, casts: int
+    engine: EngineSettings,
+    sampling: SamplingSettings,
+    dtype: str,
+    shape: Shape,
+    *,
+    rows: int,
+    prompt: int,
+    gpu_bytes: int | None,
+    casts: int,
+    on_cpu: bool,
 ) -> dict[str, int]:
-    """`casts`: bytes of the bf16 weights that autocast keeps while the trained weights themselves sample."""
-    engine = config.engine
-    longest = (prompts.tokens if prompts else config.data.max_prompt_tokens) + config.sampling.max_new_tokens
-    rows = min(rows_per_step(config, ranks), max_rows(config, ranks))
+    """Return the bytes of sampling `rows` at once, of prompts as long as `prompt`.
+
+    `dtype` is that of training; `casts` are bytes of the bf16 weights that autocast keeps while the trained weights
+    themselves sample.
+    """
+    longest = prompt + sampling.max_new_tokens
     tokens = min(rows * longest, engine.max_tokens)
     shares_weights = not ENGINES.find(engine.kind).own_weights
-    low = 4 if config.training.dtype == "fp32" and shares_weights else 2
+    low = 4 if dtype == "fp32" and shares_weights else 2
     cache = tokens * 2 * low * shape.decoder.number * shape.decoder.keys
     if shares_weights:
         # A layer's cache exists twice while it grows. Drawing a token takes the logits, those at the temperature,
         # their log-probabilities, probabilities, and these in blocks; top-p sorts them and needs as much again.
-        drawn = (20 if config.sampling.top_p == 1 else 44) * min(rows, max(1, tokens // longest)) * shape.vocabulary
+        drawn = (20 if sampling.top_p == 1 else 44) * min(rows, max(1, tokens // longest)) * shape.vocabulary
         cache += cache // max(shape.decoder.number, 1)
         return {"KV cache": cache, "drawing tokens": drawn, "bf16 weights": casts}
-    if config.device == "cpu":
+    if on_cpu:
         cache = int((engine.kv_cache_gib or 1) * GIB)
-        weights = (4 if (engine.dtype or config.training.dtype) == "fp32" else 2) * shape.parameters
+        weights = (4 if (engine.dtype or dtype) == "fp32" else 2) * shape.parameters
         return {"vLLM": weights // engine.tensor_parallel + cache}
     if gpu_bytes is not None and engine.kv_cache_gib is None:
         return {"vLLM": int(engine.gpu_memory_utilization * gpu_bytes)}
@@ -499,4 +529,4 @@ def cached_rows(config: Config, ranks: int, shape: Shape, gpu_bytes: int) -> Cac
         room = int((engine.kv_cache_gib or 1) * GIB)
     keys = shape.decoder.keys // shape.decoder.parts(engine.tensor_parallel)
     held = max(0, room) // (longest * 2 * low * shape.decoder.number * keys)
-    return CachedRows(held, min(rows_per_step(config, ranks), max_rows(config, ranks)), longest)
+    return CachedRows(held, _rows_at_once(engine, config.batch, config.supervision, ranks), longest)

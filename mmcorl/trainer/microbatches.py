@@ -19,14 +19,27 @@ from torch import Tensor
 
 from mmcorl.algo import loss
 from mmcorl.algo.seeds import noise_seed
-from mmcorl.config import Config
+from mmcorl.algo.settings import ObjectiveSettings
 from mmcorl.engines.base import Sample
+from mmcorl.engines.settings import SamplingSettings
 from mmcorl.policy.policy import Rows
 from mmcorl.sharding.base import LogProbs, Shards
+from mmcorl.trainer.settings import TrainingSettings
 from model_adapters.base import Encoded
 
 Row = tuple[int, int]
 """(group, k): a completion; groups are counted over all ranks."""
+
+
+@dataclass(frozen=True)
+class UpdateSettings:
+    """What an update reads of the config of its run."""
+
+    objective: ObjectiveSettings
+    training: TrainingSettings
+    sampling: SamplingSettings
+    """Log-probabilities use its temperature."""
+    seed: int
 
 
 @dataclass(frozen=True)
@@ -73,7 +86,7 @@ class MicroBatch:
 class RolloutBatch:
     """All groups that one update trains, over all ranks: G groups of K completions."""
 
-    config: Config
+    settings: UpdateSettings
     shards: Shards
     dummy: DummyBatch
     shared: bool
@@ -87,10 +100,10 @@ class RolloutBatch:
 
     @classmethod
     def collect(
-        cls, config: Config, shards: Shards, dummy: DummyBatch, shared: bool, rollouts: Sequence[Rollout]
+        cls, settings: UpdateSettings, shards: Shards, dummy: DummyBatch, shared: bool, rollouts: Sequence[Rollout]
     ) -> RolloutBatch:
         """Gather the shapes of the groups of all ranks, each of which gives its `rollouts`."""
-        truncated = {"length"} if config.objective.mask_truncated else {}
+        truncated = {"length"} if settings.objective.mask_truncated else {}
         local = [
             GroupShape(
                 prompt=len(rollout.prompt.input_ids),
@@ -102,7 +115,7 @@ class RolloutBatch:
         by_rank = shards.ranks.gather(local)
         groups = [shape for shapes in by_rank for shape in shapes]
         owners = [rank for rank, shapes in enumerate(by_rank) for _ in shapes]
-        return cls(config, shards, dummy, shared, rollouts, groups, owners)
+        return cls(settings, shards, dummy, shared, rollouts, groups, owners)
 
     @property
     def local_groups(self) -> list[int]:
@@ -122,8 +135,8 @@ class RolloutBatch:
         rows = [(group, k) for group, shape in enumerate(self.groups) for k in range(len(shape.lengths))]
         for micro in self.microbatches(rows):
             inputs = replace(self.inputs(micro), confidence=confidence)
-            with self.shards.policy.computing(self.config.training):
-                logp = logprobs(inputs, self.config.sampling.temperature)
+            with self.shards.policy.computing(self.settings.training):
+                logp = logprobs(inputs, self.settings.sampling.temperature)
             if micro.rows:
                 lengths = [len(ids) for ids in inputs.completions]
                 scores.update(zip(micro.rows, logp.split(lengths), strict=True))
@@ -134,7 +147,7 @@ class RolloutBatch:
 
         `noise` is the seed of TRL's micro-batches, whose composition counts with `aggregation: bnpo`.
         """
-        objective = self.config.objective
+        objective = self.settings.objective
         rows = [(group, k) for group in part for k in range(len(self.groups[group].lengths))]
         lengths = torch.tensor([self._length(row) for row in rows])
         counted = torch.tensor([self.groups[group].counted[k] for group, k in rows], dtype=torch.bool)
@@ -144,7 +157,7 @@ class RolloutBatch:
             objective.aggregation,
             total_rows=len(rows),
             total_tokens=int(lengths[counted].sum()),
-            max_length=self.config.sampling.max_new_tokens,
+            max_length=self.settings.sampling.max_new_tokens,
             batches=loss.shuffled_batches(len(rows), size, noise) if size else (),
         )
         return dict(zip(rows, weights, strict=True))
@@ -189,7 +202,7 @@ class RolloutBatch:
         return prompts + sum(self._passing(row) for row in rows)
 
     def _cut(self, rows: Sequence[Row]) -> Iterator[list[Row]]:
-        budget = self.config.training.tokens_per_microbatch
+        budget = self.settings.training.tokens_per_microbatch
         if self.shared:
             return shared_microbatches(rows, lambda group: self.groups[group].prompt, self._passing, budget)
         return microbatches(rows, self._width, budget)

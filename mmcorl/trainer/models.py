@@ -14,7 +14,6 @@ from torch import nn
 
 from mmcorl import sharding
 from mmcorl.algo.seeds import noise_seed
-from mmcorl.config import Config
 from mmcorl.engines.base import SharedEngine
 from mmcorl.policy import four_bits
 from mmcorl.policy.lora import LowRankAdapters
@@ -23,6 +22,7 @@ from mmcorl.policy.prompt_encoder import PromptEncoder
 from mmcorl.policy.weights import lower_frozen
 from mmcorl.sharding.base import LogProbs, Shards
 from mmcorl.sharding.ranks import ALONE, Ranks
+from mmcorl.trainer.settings import OptimizerSettings, TrainingSettings
 from model_adapters.registry import is_outside
 from model_adapters.testing.contract import require_sound, require_sound_tiny
 from model_adapters.testing.shrink import NoSmallVersionError
@@ -39,83 +39,90 @@ class OneBase:
     engine: SharedEngine
 
 
-def load_policy(config: Config, encoder: PromptEncoder, ranks: Ranks, device: torch.device) -> LoadedPolicy:
-    """The policy to train, with low-rank adapters, frozen vision tower and checkpointing as `training` says."""
-    return _prepared(config, [encoder], [_load(config, encoder, ranks, device)])[0]
+def load_policy(
+    training: TrainingSettings, encoder: PromptEncoder, ranks: Ranks, device: torch.device, *, seed: int
+) -> LoadedPolicy:
+    """Return the policy to train, with low-rank adapters, frozen vision tower and checkpointing as `training` says."""
+    return _prepared(training, [encoder], [_load(training, encoder, ranks, device)], seed)[0]
 
 
-def load_on_one_base(config: Config, encoders: Sequence[PromptEncoder]) -> OneBase:
-    """The same for agents that start from one checkpoint, whose weights are in memory once under all adapters.
+def load_on_one_base(training: TrainingSettings, encoders: Sequence[PromptEncoder], *, seed: int) -> OneBase:
+    """Return the policies of agents that start from one checkpoint; its weights are in memory once under all adapters.
 
     Each policy has modules and adapters of its own, and only the frozen weights are the same tensors: nothing has to be
     switched, and no agent's update can reach another. Adapters and numbers are those of `load_policy`.
     """
-    first = _load(config, encoders[0], ALONE, torch.device("cpu"))
+    first = _load(training, encoders[0], ALONE, torch.device("cpu"))
     shared = four_bits.shared_with_copies(first)
-    loaded = _prepared(config, encoders, [first, *(copy.deepcopy(first, dict(shared)) for _ in encoders[1:])])
+    models = [first, *(copy.deepcopy(first, dict(shared)) for _ in encoders[1:])]
+    loaded = _prepared(training, encoders, models, seed)
     policies = {encoder.name: policy for encoder, policy in zip(encoders, loaded, strict=True)}
     return OneBase(policies, SharedEngine(len(policies)))
 
 
-def _load(config: Config, encoder: PromptEncoder, ranks: Ranks, device: torch.device) -> Any:
-    """The model; the first rank compares what an adapter from outside computes with transformers.
+def _load(training: TrainingSettings, encoder: PromptEncoder, ranks: Ranks, device: torch.device) -> Any:
+    """Load the model; the first rank compares what an adapter from outside computes with transformers.
 
     On the model itself where a process holds it whole. Raises AdapterError for an adapter that is wrong.
     """
     adapter, how = encoder.adapter, (encoder.path, encoder.vision, encoder.settings.template)
-    compared, whole = is_outside(adapter) and ranks.rank == 0, config.training.sharding != "zero3"
+    compared, whole = is_outside(adapter) and ranks.rank == 0, training.sharding != "zero3"
     if compared and not whole:
         try:
             require_sound_tiny(adapter, *how)
         except NoSmallVersionError as error:
             print(f"agent {encoder.name!r}: its adapter was not compared with transformers: {error}", file=sys.stderr)
-    with sharding.loading(config, ranks, device):
-        model: Any = adapter.load_model(encoder.path, torch.float32, config.training.attention)
+    with sharding.loading(training, ranks, device):
+        model: Any = adapter.load_model(encoder.path, torch.float32, training.attention)
     if compared and whole and model.device.type == "cpu":  # not those without values, of which only sizes are asked
         require_sound(adapter, encoder.processor, model, *how)
-    if config.training.lora and config.training.lora.quantize:
-        four_bits.quantize(model, torch.bfloat16 if config.training.dtype == "bf16" else torch.float32)
+    if training.lora and training.lora.quantize:
+        four_bits.quantize(model, torch.bfloat16 if training.dtype == "bf16" else torch.float32)
     return model
 
 
-def _prepared(config: Config, encoders: Sequence[PromptEncoder], models: Sequence[Any]) -> list[LoadedPolicy]:
-    settings = config.training
+def _prepared(
+    training: TrainingSettings, encoders: Sequence[PromptEncoder], models: Sequence[Any], seed: int
+) -> list[LoadedPolicy]:
     loaded: list[LoadedPolicy] = []
     for encoder, model in zip(encoders, models, strict=True):
         policy, lora = Policy(model, encoder.adapter, encoder.processor), None
-        if settings.lora:
-            lora = LowRankAdapters(policy, settings.lora, encoder.name, noise_seed(config.seed, encoder.name, 0, 0))
+        if training.lora:
+            lora = LowRankAdapters(policy, training.lora, encoder.name, noise_seed(seed, encoder.name, 0, 0))
         loaded.append((policy, lora))
     # Adapters first, for all models: peft draws theirs in the dtype of a layer, which may be another's as well.
     for encoder, model in zip(encoders, models, strict=True):
-        if settings.freeze_vision:
+        if training.freeze_vision:
             for module in encoder.adapter.vision_modules(model):
                 module.requires_grad_(False)
-        _lower(model, config, encoder)
-        if settings.gradient_checkpointing:
+        _lower(model, training, encoder)
+        if training.gradient_checkpointing:
             model.gradient_checkpointing_enable({"use_reentrant": False})
     return loaded
 
 
-def load_reference(config: Config, encoder: PromptEncoder, shards: Shards, device: torch.device) -> LogProbs:
-    """The forward pass of the starting weights, for the KL term; held like the trained policy."""
-    with sharding.loading(config, shards.ranks, device):
-        model = encoder.adapter.load_model(encoder.path, torch.float32, config.training.attention)
+def load_reference(
+    training: TrainingSettings, encoder: PromptEncoder, shards: Shards, device: torch.device
+) -> LogProbs:
+    """Return the forward pass of the starting weights, for the KL term; held like the trained policy."""
+    with sharding.loading(training, shards.ranks, device):
+        model = encoder.adapter.load_model(encoder.path, torch.float32, training.attention)
     model.requires_grad_(False)
-    _lower(model, config, encoder)
+    _lower(model, training, encoder)
     return shards.freeze(Policy(model, encoder.adapter, shards.policy.processor))
 
 
-def _lower(model: nn.Module, config: Config, encoder: PromptEncoder) -> None:
+def _lower(model: nn.Module, training: TrainingSettings, encoder: PromptEncoder) -> None:
     # ZeRO-3 has divided the weights already, and sends matrices as bf16 anyway.
-    if config.training.dtype == "bf16" and config.training.sharding != "zero3":
+    if training.dtype == "bf16" and training.sharding != "zero3":
         lower_frozen(model, encoder.adapter)
 
 
-def adamw(parameters: list[nn.Parameter], config: Config, lr: float) -> torch.optim.AdamW:
-    """The run's AdamW at peak learning rate `lr`."""
-    settings, kind = config.optimizer, config.training.sharding
-    offloaded = config.training.offload != "none"
+def adamw(
+    parameters: list[nn.Parameter], settings: OptimizerSettings, training: TrainingSettings, lr: float
+) -> torch.optim.AdamW:
+    """Return the run's AdamW at peak learning rate `lr`."""
+    kind, offloaded = training.sharding, training.offload != "none"
     return torch.optim.AdamW(
         parameters,
         lr,
@@ -128,15 +135,14 @@ def adamw(parameters: list[nn.Parameter], config: Config, lr: float) -> torch.op
     )
 
 
-def warmup_steps(total_steps: int, config: Config) -> int:
-    """Steps of a run whose learning rate is below the peak while it rises."""
-    return math.ceil(config.optimizer.warmup_ratio * total_steps)
+def warmup_steps(total_steps: int, settings: OptimizerSettings) -> int:
+    """Return the steps of a run whose learning rate is below the peak while it rises."""
+    return math.ceil(settings.warmup_ratio * total_steps)
 
 
-def learning_rate_factor(step: int, total_steps: int, config: Config) -> float:
-    """Learning rate after `step` finished steps as a share of the peak: linear warm-up, then the schedule."""
-    settings = config.optimizer
-    warmup = warmup_steps(total_steps, config)
+def learning_rate_factor(step: int, total_steps: int, settings: OptimizerSettings) -> float:
+    """Return the learning rate after `step` steps as a share of the peak: linear warm-up, then the schedule."""
+    warmup = warmup_steps(total_steps, settings)
     if step < warmup:
         return (step + 1) / (warmup + 1)
     if settings.schedule == "constant":

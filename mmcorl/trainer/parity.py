@@ -25,8 +25,9 @@ import torch
 from torch import Tensor
 
 from mmcorl.agent import Agent
-from mmcorl.config import Config
-from mmcorl.engines.settings import ENGINES
+from mmcorl.algo.settings import ObjectiveSettings
+from mmcorl.engines.settings import ENGINES, EngineSettings
+from mmcorl.trainer.settings import TrainingSettings
 from mmcorl.types import Prompt
 from model_adapters.templates import PLACE
 
@@ -207,12 +208,20 @@ def _ratio(text: Sequence[Tensor], image: Sequence[Tensor]) -> tuple[float, floa
     return low, high
 
 
-def measure(agent: Agent, prompts: Sequence[Prompt], config: Config, expected: bool) -> Parity:
+def measure(
+    agent: Agent,
+    prompts: Sequence[Prompt],
+    *,
+    engine: EngineSettings,
+    training: TrainingSettings,
+    objective: ObjectiveSettings,
+    expected: bool,
+) -> Parity:
     """Compare one agent's engine with its trainer on some prompts of the training data.
 
     `expected`: whether its family is known to drift (`ModelAdapter.needs_importance_correction`).
     """
-    shared = not ENGINES.find(config.engine.kind).own_weights
+    shared = not ENGINES.find(engine.kind).own_weights
     if shared:
         differences = {"text": agent.log_ratios(prompts, TOKENS_SHARED)}
     else:
@@ -220,8 +229,8 @@ def measure(agent: Agent, prompts: Sequence[Prompt], config: Config, expected: b
     if not shared and any(prompt.images for prompt in prompts):
         differences["image"] = agent.log_ratios([prompt for prompt in prompts if prompt.images], TOKENS)
     # The dtype whose noise counts: bf16 (or fp16) unless both compute in fp32.
-    exact = config.training.dtype == "fp32" and config.engine.dtype in (None, "fp32")
-    correction = config.objective.importance_correction
+    exact = training.dtype == "fp32" and engine.dtype in (None, "fp32")
+    correction = objective.importance_correction
     if correction == "auto":
         correction = "token_truncate" if expected else "off"
     dtype = "fp32" if exact else "bf16"

@@ -7,12 +7,12 @@ import sys
 import torch
 from torch import Tensor
 
-from mmcorl.config import Config
 from mmcorl.errors import UserError
 from mmcorl.policy.policy import Rows
 from mmcorl.policy.shared_prefix import CannotShare
 from mmcorl.sharding.base import Shards
 from mmcorl.trainer.microbatches import DummyBatch
+from mmcorl.trainer.settings import TrainingSettings
 from model_adapters import varlen
 from model_adapters.errors import in_a_line
 
@@ -22,29 +22,29 @@ TOLERANCE = {"fp32": 1e-3, "bf16": 5e-2}
 """Nats by which log-probabilities may differ on average; rounding makes up to 1e-5 and 1e-2."""
 
 
-def log_vision_tower_path(config: Config, name: str, shards: Shards) -> None:
+def log_vision_tower_path(name: str, shards: Shards, training: TrainingSettings) -> None:
     """Print why a layer of the vision tower takes several calls where it could be one; rank 0 alone does so."""
     policy = shards.policy
-    if shards.ranks.rank or policy.device.type not in varlen.KERNELS or config.training.attention != "sdpa":
+    if shards.ranks.rank or policy.device.type not in varlen.KERNELS or training.attention != "sdpa":
         return
-    with policy.computing(config.training):
+    with policy.computing(training):
         obstacle = policy.adapter.why_tower_not_one_call(policy.model)
     if obstacle:
         slower = "attention in the vision tower takes a call per window, which is slower and gives the same"
         print(f"{name}: {slower} ({obstacle})", file=sys.stderr)
 
 
-def decide(config: Config, name: str, shards: Shards, dummy: DummyBatch) -> bool:
+def decide(name: str, shards: Shards, dummy: DummyBatch, training: TrainingSettings, temperature: float) -> bool:
     """Decide whether to compute prompts once, by `training.shared_prefix`; with `auto` a reason against it is printed.
 
     Called on all ranks. Raises UserError where it is `on` and the model cannot.
     """
-    setting = config.training.shared_prefix
+    setting = training.shared_prefix
     if setting == "off":
         return False
     try:
         shards.policy.share_prefixes()
-        _compare(config, shards, dummy)
+        _compare(shards, dummy, training, temperature)
     except CannotShare as reason:
         if setting == "on":
             raise UserError(
@@ -55,7 +55,7 @@ def decide(config: Config, name: str, shards: Shards, dummy: DummyBatch) -> bool
             slower = "the update computes prompts once per completion, which is slower and gives the same"
             print(f"{name}: {slower} ({reason})", file=sys.stderr)
         return False
-    with shards.policy.computing(config.training):
+    with shards.policy.computing(training):
         obstacle = shards.policy.why_not_one_call()
     if obstacle and shards.ranks.rank == 0 and shards.policy.device.type in varlen.KERNELS:
         slower = "attention to shared prompts takes several calls per layer, which is slower and gives the same"
@@ -64,7 +64,7 @@ def decide(config: Config, name: str, shards: Shards, dummy: DummyBatch) -> bool
 
 
 @torch.no_grad()
-def _compare(config: Config, shards: Shards, dummy: DummyBatch) -> None:
+def _compare(shards: Shards, dummy: DummyBatch, training: TrainingSettings, temperature: float) -> None:
     """Raise CannotShare unless both ways give made-up completions the same log-probabilities.
 
     Of a text prompt and, for a vision family, of one with an image.
@@ -79,13 +79,13 @@ def _compare(config: Config, shards: Shards, dummy: DummyBatch) -> None:
     scores: list[Tensor] = []
     for shared in (False, True):
         try:
-            with policy.computing(config.training):
+            with policy.computing(training):
                 rows = Rows(prompts, owners, completions, shared=shared)
-                scores.append(shards.logprobs(rows, config.sampling.temperature))
+                scores.append(shards.logprobs(rows, temperature))
         except Exception as error:  # whatever a layer raises that takes a row of several prompts for one
             if not shared or isinstance(error, CannotShare):
                 raise
             raise CannotShare(f"a test prompt raised {in_a_line(error)}") from error
     difference = float((scores[0] - scores[1]).abs().mean())
-    if not difference <= TOLERANCE[config.training.dtype]:
+    if not difference <= TOLERANCE[training.dtype]:
         raise CannotShare(f"on a test prompt its log-probabilities were {difference:.2g} nats off on average")

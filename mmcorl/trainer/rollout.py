@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -12,17 +12,17 @@ from torch import Tensor
 from mmcorl.algo.seeds import noise_seed
 from mmcorl.answers import extract
 from mmcorl.answers.regions import read_answer
-from mmcorl.config import Config
-from mmcorl.engines import build_engine, max_rows
+from mmcorl.answers.settings import AnswerSettings
+from mmcorl.engines import build_engine
 from mmcorl.engines.base import Sample, Sampling, SharedEngine
-from mmcorl.engines.settings import ENGINES
+from mmcorl.engines.settings import ENGINES, EngineSettings, SamplingSettings
 from mmcorl.errors import RunError
+from mmcorl.labels.settings import SupervisionSettings
 from mmcorl.policy.ema import Ema, share
 from mmcorl.policy.lora import LORA
 from mmcorl.policy.policy import Policy
 from mmcorl.policy.prompt_encoder import PromptEncoder
 from mmcorl.policy.weights import hub_named, lower_frozen
-from mmcorl.rewards import REWARDS
 from mmcorl.sandbox.extract import extract_code
 from mmcorl.sandbox.process import open_sandbox
 from mmcorl.sandbox.program_answers import program_answers
@@ -31,6 +31,7 @@ from mmcorl.system.timing import span
 from mmcorl.trainer.checks import require_finite_logprobs
 from mmcorl.trainer.gpu_peak import GpuPeak
 from mmcorl.trainer.microbatches import Rollout, RolloutBatch, Row
+from mmcorl.trainer.settings import TrainingSettings
 from mmcorl.types import Completion, Group, Prompt
 from model_adapters.base import Encoded
 
@@ -40,35 +41,61 @@ NO_ROLLOUT = {"rollout_seconds": 0.0, "sampled_completions": 0, "sampled_tokens"
 """A rank's clock before the first rollout of a step."""
 
 
+@dataclass(frozen=True)
+class SamplerSettings:
+    """What a sampler reads of the config of its run, and what follows from it."""
+
+    engine: EngineSettings
+    training: TrainingSettings
+    sampling: SamplingSettings
+    answers: AnswerSettings
+    max_rows: int
+    """Completions generated at once."""
+    greedy_tokens: int
+    """Longest completion of an evaluation."""
+    probed: int
+    """Completions of a probe prompt."""
+    seed: int
+
+
 class Sampler:
-    """The engine of one rank, and how it follows the trained weights."""
+    """The engine of one rank, and how it follows the trained weights; agents on one base share one."""
 
     def __init__(
         self,
-        config: Config,
+        settings: SamplerSettings,
         encoder: PromptEncoder,
         shards: Shards,
         device: torch.device,
         shared: SharedEngine | None = None,
     ):
-        self.config, self.encoder, self.shards = config, encoder, shards
+        self.settings, self.encoder, self.shards = settings, encoder, shards
+        engine, training = settings.engine, settings.training
         # An engine that samples from the model itself needs it whole: sharded modules gather their weights at every
         # call, so all ranks must call them equally often, which sampling cannot, as completions differ in length.
-        self.copied = not ENGINES.find(config.engine.kind).own_weights and not shards.whole
+        self.copied = not ENGINES.find(engine.kind).own_weights and not shards.whole
         self.policy = shards.policy
         if self.copied:
-            model = encoder.adapter.load_model(encoder.path, torch.float32, config.training.attention)
+            model = encoder.adapter.load_model(encoder.path, torch.float32, training.attention)
             model.requires_grad_(False)
-            if config.training.dtype == "bf16":
+            if training.dtype == "bf16":
                 lower_frozen(model, encoder.adapter)
             self.policy = Policy(model, encoder.adapter, encoder.processor).to(device)
-        self.engine = build_engine(config, self.policy, encoder, shards.ranks, shared)
-        self.together = config.engine.tensor_parallel
+        self.engine = build_engine(
+            engine,
+            self.policy,
+            encoder,
+            shards.ranks,
+            dtype=training.dtype,
+            max_rows=settings.max_rows,
+            shared=shared,
+        )
+        self.together = engine.tensor_parallel
         """Neighbouring ranks whose engines sample as one: they generate at the same times, some perhaps nothing."""
         self.gpu_peak = GpuPeak(device, self.engine)
         self.trains_everything = all(parameter.requires_grad for parameter in shards.policy.parameters())
         """Whether a sync replaces all weights, so that the engine may drop its own."""
-        self.sandbox = open_sandbox(run_code=True) if config.answers.run_code else None
+        self.sandbox = open_sandbox(run_code=True) if settings.answers.run_code else None
 
     def generate(
         self,
@@ -91,7 +118,7 @@ class Sampler:
         self.gpu_peak.note()
         with span("wake"):
             self.engine.wake()
-        with span("decode"), self.policy.computing(self.config.training):
+        with span("decode"), self.policy.computing(self.settings.training):
             drawn = self.engine.generate(encoded, n, sampling, seed)
         self.gpu_peak.note()
         with span("sleep"):
@@ -105,7 +132,7 @@ class Sampler:
     def completion(self, prompt: Prompt, sample: Sample) -> Completion:
         """Decode a sample and extract its answer: a text, or places in the picture in their canonical form."""
         text = self.encoder.adapter.decode(self.shards.policy.processor, sample.ids.tolist())
-        form, mode = self.encoder.form, self.config.answers.extraction
+        form, mode = self.encoder.form, self.settings.answers.extraction
         if form is None or prompt.in_text:
             answer = extract(text, sample.finish_reason, mode).answer
         else:
@@ -133,11 +160,10 @@ class Sampler:
 
     def evaluate(self, prompts: Sequence[Prompt]) -> list[Completion]:
         """One greedy completion per prompt, in order."""
-        config = self.config
-        greedy = Sampling(0.0, max_new_tokens=config.validation.max_new_tokens or config.sampling.max_new_tokens)
+        greedy = Sampling(0.0, max_new_tokens=self.settings.greedy_tokens)
         completions: list[Completion] = []
         # In blocks, so that only one block's pixels are in memory.
-        rows = max(1, max_rows(config, self.encoder.settings.ranks) // self.together)
+        rows = max(1, self.settings.max_rows // self.together)
         most = len(prompts) if self.together == 1 else max(self.shards.ranks.gather(len(prompts)))
         for start in range(0, most, rows):
             block = prompts[start : start + rows]
@@ -151,13 +177,10 @@ class Sampler:
 
         The seed is of this purpose alone and the same at each call: what differs between two calls is the weights.
         """
-        config, settings = self.config, self.config.sampling
-        sampling = Sampling(settings.temperature, settings.top_p, settings.top_k, settings.max_new_tokens)
-        seed = noise_seed(config.seed, f"{self.encoder.name}/probe", 0, self.shards.ranks.rank)
+        seed = noise_seed(self.settings.seed, f"{self.encoder.name}/probe", 0, self.shards.ranks.rank)
         encoded = [self.encoder.encode(prompt) for prompt in prompts]
-        # With episodes `completions` counts conversations, of which there may be one.
-        count = max(config.batch.completions, EPISODE_PROBES if config.episode else 1)
-        drawn = self.generate(prompts, encoded, count, sampling, seed, during="probe prompts")
+        sampling = in_training(self.settings.sampling)
+        drawn = self.generate(prompts, encoded, self.settings.probed, sampling, seed, during="probe prompts")
         return [
             Group(prompt.uid, self.completions(prompt, samples)) for prompt, samples in zip(prompts, drawn, strict=True)
         ]
@@ -201,21 +224,32 @@ class Sampler:
         self.engine.check(weights)
 
 
+def in_training(settings: SamplingSettings) -> Sampling:
+    """Return how completions are drawn that are trained."""
+    return Sampling(settings.temperature, settings.top_p, settings.top_k, settings.max_new_tokens)
+
+
 class Rollouts:
     """The completions of the present step on this rank, from sampling until their update.
 
-    `collect` makes an update's batch of some rollouts, on all ranks at once.
+    `collect` makes an update's batch of some rollouts, on all ranks at once. `completions` of a prompt are trained,
+    with `episodes` one; `measured`: whether the reward needs entropy and self-certainty.
     """
 
     def __init__(
         self,
-        config: Config,
         sampler: Sampler,
         total_steps: int,
         ema: Ema | None,
         collect: Callable[[Sequence[Rollout]], RolloutBatch],
+        *,
+        supervision: SupervisionSettings,
+        completions: int,
+        episodes: bool,
+        measured: bool,
     ):
-        self.config, self.sampler, self.total_steps, self.ema, self.collect = config, sampler, total_steps, ema, collect
+        self.sampler, self.total_steps, self.ema, self.collect = sampler, total_steps, ema, collect
+        self.seed, self.episodes, self.measured = sampler.settings.seed, episodes, measured
         self.encoder, self.ranks = sampler.encoder, sampler.shards.ranks
         self.agent = self.encoder.name
         self.pending: dict[str, Rollout] = {}
@@ -224,22 +258,22 @@ class Rollouts:
         """Seconds and amounts of the step's rollouts on this rank."""
         self._last: tuple[int, int] | None = None
         """Step of what is pending, and calls of `sample` that it came from."""
-        self._longest = self.encoder.longest_prompt() if config.episode else None
-        settings, supervision = config.sampling, config.supervision
-        self._sampling = Sampling(settings.temperature, settings.top_p, settings.top_k, settings.max_new_tokens)
-        self._trained = 1 if config.episode else config.batch.completions
+        self._longest = self.encoder.longest_prompt() if episodes else None
+        self._sampling = in_training(sampler.settings.sampling)
+        self._trained = 1 if episodes else completions
         self._votes = supervision.votes or self._trained
+        self._ema_schedule = supervision.ema
         self._by_teacher = supervision.voter == "ema"
 
     def sample(self, prompts: Sequence[Prompt], step: int) -> list[Group]:
         """Sample the completions of a step; see `Worker.rollout`."""
         start = time.perf_counter()
         # Of an episode completions of earlier calls of this step wait here; anything else that waits is dropped.
-        if self.config.episode is None or self._last is None or self._last[0] != step:
+        if not self.episodes or self._last is None or self._last[0] != step:
             self.pending, self._last = {}, (step, 0)
             self.clock = dict(NO_ROLLOUT)
         calls = self._last[1]
-        seed = noise_seed(self.config.seed, f"{self.agent}/{calls}" if calls else self.agent, step, self.ranks.rank)
+        seed = noise_seed(self.seed, f"{self.agent}/{calls}" if calls else self.agent, step, self.ranks.rank)
         with span("encode"):
             encoded = [self.encoder.encode(prompt) for prompt in prompts]
         self._require_room(prompts, encoded, step)
@@ -250,11 +284,10 @@ class Rollouts:
             self._sampling,
             seed,
             during=f"step {step}",
-            until_sync=self.sampler.trains_everything and not self._by_teacher and not self.config.episode,
+            until_sync=self.sampler.trains_everything and not self._by_teacher and not self.episodes,
         )
         if self.ema and not calls:
-            schedule = self.config.supervision.ema
-            self.ema.follow(share(step, self.total_steps, schedule.start, schedule.end))
+            self.ema.follow(share(step, self.total_steps, self._ema_schedule.start, self._ema_schedule.end))
         voting = self._from_teacher(prompts, encoded, step) if self._by_teacher else drawn
         trained = [samples[: self._trained] for samples in drawn]
         self.pending |= {
@@ -266,7 +299,7 @@ class Rollouts:
         self.clock["sampled_tokens"] += sum(len(sample.ids) for sample in every)
         with span("answers"):
             groups = [self._group(*each) for each in zip(prompts, drawn, voting, strict=True)]
-        if REWARDS.find(self.config.reward.kind).measured:
+        if self.measured:
             groups = self._with_confidence(groups)
         self.clock["rollout_seconds"] += time.perf_counter() - start
         return groups
@@ -301,7 +334,7 @@ class Rollouts:
     def _from_teacher(self, prompts: Sequence[Prompt], encoded: Sequence[Encoded], step: int) -> list[list[Sample]]:
         """Completions of the averaged teacher; an engine with weights of its own keeps those until the update."""
         assert self.ema is not None
-        seed = noise_seed(self.config.seed, f"{self.agent}/teacher", step, self.ranks.rank)
+        seed = noise_seed(self.seed, f"{self.agent}/teacher", step, self.ranks.rank)
         with self.ema.applied():
             self.sampler.sync()
             return self.sampler.generate(

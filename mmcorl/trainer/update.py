@@ -79,13 +79,11 @@ class Update:
 
     def steps(self, number: int) -> list[OptimizerStep]:
         """All optimizer steps of step `number` of the run."""
-        config = self.batch.config
+        objective, seed = self.batch.settings.objective, self.batch.settings.seed
         return [
-            self.optimizer_step(part, noise_seed(config.seed, f"{self.agent}/bnpo/{turn}", number, place))
-            for turn in range(config.objective.passes)
-            for place, part in enumerate(
-                minibatches(len(self.batch.groups), config.objective.minibatches, config.seed, number, turn)
-            )
+            self.optimizer_step(part, noise_seed(seed, f"{self.agent}/bnpo/{turn}", number, place))
+            for turn in range(objective.passes)
+            for place, part in enumerate(minibatches(len(self.batch.groups), objective.minibatches, seed, number, turn))
         ]
 
     def optimizer_step(self, part: Sequence[int], noise: int) -> OptimizerStep:
@@ -93,9 +91,9 @@ class Update:
 
         `noise`: see `RolloutBatch.token_weights`.
         """
-        batch, shards, config = self.batch, self.batch.shards, self.batch.config
+        batch, shards, settings = self.batch, self.batch.shards, self.batch.settings
         weights = batch.token_weights(part, noise)
-        beta = config.objective.kl_coef if config.objective.kl_in == "loss" else 0.0
+        beta = settings.objective.kl_coef if settings.objective.kl_in == "loss" else 0.0
         # A group whose advantages are all zero adds nothing to the gradient, so it is left out of the passes;
         # its tokens stay in the denominators above. With a KL term every group counts.
         rows = [
@@ -110,8 +108,8 @@ class Update:
         passed = 0
         for micro in batch.microbatches(rows):
             inputs = batch.inputs(micro)
-            with span("forward"), shards.policy.computing(config.training, training=True):
-                logp = shards.logprobs(inputs, config.sampling.temperature)
+            with span("forward"), shards.policy.computing(settings.training, training=True):
+                logp = shards.logprobs(inputs, settings.sampling.temperature)
             if not micro.rows:
                 with span("backward"):
                     shards.backward(logp.sum() * 0.0)
@@ -142,7 +140,7 @@ class Update:
         self, micro: MicroBatch, logp: Tensor, weights: Mapping[Row, Tensor], beta: float
     ) -> tuple[Tensor, TokenStats]:
         """The micro-batch's part of the loss of the whole optimizer batch; `logp` (T,) has the gradient."""
-        objective, rows = self.batch.config.objective, micro.rows
+        objective, rows = self.batch.settings.objective, micro.rows
         samples = [self.batch.sample(row) for row in rows]
         lengths = torch.tensor([len(sample.ids) for sample in samples])
         engine = torch.cat([sample.logprobs for sample in samples]).to(logp)
@@ -181,7 +179,7 @@ def prepare(
 
     All ranks take part. `reference_policy` gives the policy that the KL penalty holds to, if there is one.
     """
-    objective, ranks = batch.config.objective, batch.shards.ranks
+    objective, ranks = batch.settings.objective, batch.shards.ranks
     on_policy = objective.minibatches * objective.passes == 1
     in_reward = objective.kl_coef > 0 and objective.kl_in == "reward"
     old = reference = None

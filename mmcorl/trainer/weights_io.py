@@ -101,4 +101,6 @@ def _trained_with(worker: Worker) -> TrainedWith:
     config = worker.config
     known = {name: value for name, value in config.vision.options.items() if name in worker.adapter.vision_options}
     vision = config.vision.model_copy(update={"options": known})
-    return TrainedWith.of(config.model_copy(update={"vision": vision}), worker.encoder.settings)
+    return TrainedWith.of(
+        worker.encoder.settings, run=config.name, prompt=config.prompt, vision=vision, answers=config.answers
+    )

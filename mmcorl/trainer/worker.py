@@ -20,21 +20,23 @@ from mmcorl import sharding
 from mmcorl.agent import no_lookahead
 from mmcorl.algo.seeds import noise_seed
 from mmcorl.config import Config
+from mmcorl.engines import max_rows
 from mmcorl.engines.base import Sample, Sampling
 from mmcorl.policy.ema import Ema
 from mmcorl.policy.lora import without_adapters
 from mmcorl.policy.policy import Policy
 from mmcorl.policy.prompt_encoder import PromptEncoder
+from mmcorl.rewards import REWARDS
 from mmcorl.sharding.base import LogProbs
 from mmcorl.sharding.ranks import ALONE, Ranks
 from mmcorl.system import rss
 from mmcorl.trainer import prefix_check, weights_io
 from mmcorl.trainer.checks import MovementCheck, require_finite_logprobs, require_gradient
 from mmcorl.trainer.cpu_offload import CpuOffload
-from mmcorl.trainer.microbatches import DummyBatch, Rollout, RolloutBatch
+from mmcorl.trainer.microbatches import DummyBatch, Rollout, RolloutBatch, UpdateSettings
 from mmcorl.trainer.models import OneBase, adamw, learning_rate_factor, load_policy, load_reference
 from mmcorl.trainer.profiler import Profiler
-from mmcorl.trainer.rollout import Rollouts, Sampler
+from mmcorl.trainer.rollout import EPISODE_PROBES, Rollouts, Sampler, SamplerSettings
 from mmcorl.trainer.throughput import peak_flops, rates, step_timings
 from mmcorl.trainer.update import prepare, update_metrics
 from mmcorl.types import Completion, Group, Prompt
@@ -62,22 +64,24 @@ class Worker:
         self.name, self.ranks, self.device = encoder.name, ranks, device
         self.upcoming_prompts: Callable[[int], Sequence[Prompt]] = no_lookahead
         rss.before_models()
-        policy, self.lora = base.policies[encoder.name] if base else load_policy(config, encoder, ranks, device)
+        training, objective, optimizer = config.training, config.objective, config.optimizer
+        policy, self.lora = (
+            base.policies[encoder.name] if base else load_policy(training, encoder, ranks, device, seed=config.seed)
+        )
         self.sizes = [sharding.size_of(parameter) for parameter in policy.parameters()]
         """Elements of each parameter, whole."""
-        lr = encoder.settings.lr or config.optimizer.lr
-        self.shards = sharding.shard(policy, partial(adamw, config=config, lr=lr), config, ranks, device)
+        stepping = partial(adamw, settings=optimizer, training=training, lr=encoder.settings.lr or optimizer.lr)
+        self.shards = sharding.shard(policy, stepping, training, ranks, device, max_grad_norm=optimizer.max_grad_norm)
         self.schedule = torch.optim.lr_scheduler.LambdaLR(
-            self.optimizer, lambda step: learning_rate_factor(step, total_steps, config)
+            self.optimizer, lambda step: learning_rate_factor(step, total_steps, optimizer)
         )
-        objective = config.objective
         anchored = objective.kl_coef > 0 and objective.kl_reference == "start"
         self.reference = (
-            load_reference(config, encoder, self.shards, device) if anchored and self.lora is None else None
+            load_reference(training, encoder, self.shards, device) if anchored and self.lora is None else None
         )
         averages = config.supervision.voter == "ema" or objective.kl_reference == "ema"
         self.ema = Ema(partial(self.shards.weights, merge=False), self.shards.load_state_dict) if averages else None
-        self.sampler = Sampler(config, encoder, self.shards, device, base.engine if base else None)
+        self.sampler = Sampler(self._sampler_settings(), encoder, self.shards, device, base.engine if base else None)
         correction = objective.importance_correction
         if correction == "auto":
             correction = "token_truncate" if self.adapter.needs_importance_correction else "off"
@@ -85,10 +89,22 @@ class Worker:
         stop = Sample(torch.tensor(self.policy.stop_ids[:1]), torch.zeros(1), "stop")
         image = encoder.dummy(image=True) if self.adapter.multimodal else None
         self.dummy = DummyBatch(Rollout(encoder.dummy(image=False), [stop]), image)
-        self.shared_prefix = prefix_check.decide(config, self.name, self.shards, self.dummy)
-        prefix_check.log_vision_tower_path(config, self.name, self.shards)
-        self._collect = partial(RolloutBatch.collect, config, self.shards, self.dummy, self.shared_prefix)
-        self.rollouts = Rollouts(config, self.sampler, total_steps, self.ema, self._collect)
+        self.shared_prefix = prefix_check.decide(
+            self.name, self.shards, self.dummy, training, config.sampling.temperature
+        )
+        prefix_check.log_vision_tower_path(self.name, self.shards, training)
+        update_settings = UpdateSettings(objective, training, config.sampling, config.seed)
+        self._collect = partial(RolloutBatch.collect, update_settings, self.shards, self.dummy, self.shared_prefix)
+        self.rollouts = Rollouts(
+            self.sampler,
+            total_steps,
+            self.ema,
+            self._collect,
+            supervision=config.supervision,
+            completions=config.batch.completions,
+            episodes=config.episode is not None,
+            measured=bool(REWARDS.find(config.reward.kind).measured),
+        )
         self._movement = MovementCheck(self.name, self.shards)
         self.timings: dict[str, float] = {}
         """Clocks and amounts of the last update, over all ranks; see `step_timings`."""
@@ -99,6 +115,20 @@ class Worker:
         self._offload = CpuOffload(device, self.sampler.engine, self._resident) if config.time_sliced else None
         if self._offload:
             self._offload.leave(changed=True)
+
+    def _sampler_settings(self) -> SamplerSettings:
+        config, batch = self.config, self.config.batch
+        return SamplerSettings(
+            config.engine,
+            config.training,
+            config.sampling,
+            config.answers,
+            max_rows=max_rows(config.engine, batch, config.supervision, self.encoder.settings.ranks),
+            greedy_tokens=config.validation.max_new_tokens or config.sampling.max_new_tokens,
+            # With episodes `completions` counts conversations, of which there may be one.
+            probed=max(batch.completions, EPISODE_PROBES if config.episode else 1),
+            seed=config.seed,
+        )
 
     @property
     def policy(self) -> Policy:

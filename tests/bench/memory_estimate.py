@@ -31,7 +31,7 @@ from gpu_check.prove import fabricated
 from mmcorl.launch.local import LocalLauncher
 from mmcorl.policy.prompt_encoder import PromptEncoder
 from mmcorl.trainer.memory import LargestMicroBatch, Prompts, budget, largest_micro_batch, resident_together, shape_of
-from mmcorl.trainer.microbatches import RolloutBatch
+from mmcorl.trainer.microbatches import RolloutBatch, UpdateSettings
 from model_adapters.testing.shapes import FAMILIES, Shape, shape
 from model_adapters.testing.tiny import build_tiny
 from tests.bench import results
@@ -155,7 +155,8 @@ def compare(family: str, model: Path, case: Case, options: argparse.Namespace) -
     once, count = prompts.tokens, options.completions
     group = once + count * options.tokens if case.prefix == "shared" else count * (once + options.tokens)
     config = config.model_copy(update={"training": config.training.model_copy(update={"tokens_per_microbatch": group})})
-    worker._collect = partial(RolloutBatch.collect, config, worker.shards, worker.dummy, worker.shared_prefix)
+    settings = UpdateSettings(config.objective, config.training, config.sampling, config.seed)
+    worker._collect = partial(RolloutBatch.collect, settings, worker.shards, worker.dummy, worker.shared_prefix)
     worker.update(fabricate(worker, made, 1), 1)
     rewards = fabricate(worker, made, 2)
     release()

@@ -31,7 +31,7 @@ from mmcorl.data.settings import DataSettings
 from mmcorl.data.sources import load_prompts
 from mmcorl.errors import RunError, UserError
 from mmcorl.labels.rules import RULES, CohortRollouts, RuleRow, apply_rule
-from mmcorl.policy.prompt_metadata import TrainedWith, trained_with
+from mmcorl.policy.prompt_metadata import trained_with
 from mmcorl.rewards import Reward
 from mmcorl.run import checkpoints
 from mmcorl.run.prepare import as_named, open_encoders, open_sources
@@ -41,6 +41,7 @@ from mmcorl.types import Completion, Group, Prompt, PseudoLabel
 from model_adapters.registry import adapter_for
 from paths import ROOT
 from runs import changed, records, small_config, write_config
+from worker_parts import metadata_of
 
 OVERRIDES = (
     "reward=mine:short",
@@ -185,7 +186,7 @@ def test_a_checkpoint_is_evaluated_and_checked_with_the_adapter_of_its_run(
         folder.begin({})
     Path("run/metrics.jsonl").touch()
     final = shutil.copytree(loaded.agents[0].model, "run/final/a")
-    TrainedWith.of(loaded, loaded.agents[0]).write(Path(final))
+    metadata_of(loaded, loaded.agents[0]).write(Path(final))
     rows = str(config.parent / "tiny.jsonl")
     short = ["--max-new-tokens", "2", "--quiet"]
     own.unlink()

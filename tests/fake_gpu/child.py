@@ -162,14 +162,14 @@ def generation() -> dict[str, Any]:
 def update(config: str, agent: str, layers: str, tower: str, *overrides: str) -> dict[str, Any]:
     """The record of an agent's update, with fewer layers unless that is 0."""
     from gpu_check.fake_gpu import report
-    from gpu_check.fake_gpu.update import alone, run
+    from gpu_check.fake_gpu.update import on_one_rank, run
     from mmcorl import config as settings
     from mmcorl.apps.doctor import models
     from mmcorl.launch.process_setup import prepare_process
 
     loaded = settings.load(config, overrides)
     number = [one.name for one in loaded.agents].index(agent)
-    prepare_process(alone(loaded, number))
+    prepare_process(on_one_rank(loaded.training), device="cuda", threads=loaded.threads)
     model = loaded.agents[number].model
     with tempfile.TemporaryDirectory() as folder:
         path = models.build(model, Path(folder), (int(layers), int(tower)) if int(layers) else None)

@@ -175,7 +175,7 @@ def test_a_kernel_that_fails_is_not_used_and_told(
     agent = worker(tiny_checkpoints["qwen3"])
     assert "attention" not in capsys.readouterr().err  # a CPU has no kernel, and nothing to tell
     monkeypatch.setitem(varlen.KERNELS, "cpu", kernel)
-    assert decide(agent.config, "ada", agent.shards, agent.dummy)
+    assert decide("ada", agent.shards, agent.dummy, agent.config.training, 1.0)
     told = capsys.readouterr().err
     assert told.startswith("ada: attention to shared prompts takes several calls per layer")
     reason = agent.policy.why_not_one_call()
@@ -194,7 +194,7 @@ def test_a_tower_that_falls_back_is_told(
         (without_arguments, "ada: attention in the vision tower takes a call per win"),
     ):
         monkeypatch.setitem(varlen.KERNELS, "cpu", kernel)
-        log_vision_tower_path(agent.config, "ada", agent.shards)
+        log_vision_tower_path("ada", agent.shards, agent.config.training)
         told = capsys.readouterr().err
         assert told.startswith(expected)
         assert bool(told) == bool(expected)

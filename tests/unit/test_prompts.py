@@ -21,7 +21,7 @@ from mmcorl.policy.settings import AgentSettings
 from mmcorl.prompts.styles import STYLES
 from mmcorl.trainer.worker import Worker
 from model_adapters.base import AdapterError
-from worker_parts import CPU, STEPS, prompt, settings
+from worker_parts import CPU, STEPS, metadata_of, prompt, settings
 
 # DrStranded/Co-RL ff476f0: llm/trainers/co_rl/dataset.py `_make_prompt`; mllm/trainers/dataset.py `_make_prompt`;
 # mllm/eval/eval_mllm.py `BOXED_SUFFIX` and the system turn beside it.
@@ -123,17 +123,17 @@ def test_what_a_checkpoint_was_trained_with_is_read_where_it_lies(tmp_path: Path
     assert old.vision.model_dump(exclude_defaults=True) == {"max_side": 512, "tiles": 4, "max_pixels": 90000}
     config = settings(prompt={"style": "paper_tags", "instruction": "\n?"}, vision={"max_pixels": 90000})
     agent = AgentSettings(name="qwen", model="m", template="off")
-    TrainedWith.of(config, agent).write(final)
+    metadata_of(config, agent).write(final)
     known = trained_with(str(final))
     assert known is not None
     assert (known.prompt, known.template, known.vision) == (config.prompt, "off", config.vision)
     assert not {"coordinates", "relation", "threshold"} & json.loads((final / "mmcorl.json").read_text()).keys()
     boxes = settings(answers={"relation": "box", "threshold": 0.7})
-    TrainedWith.of(boxes, agent).write(final)
+    metadata_of(boxes, agent).write(final)
     seen = trained_with(str(final))
     assert seen is not None
     assert (seen.relation, seen.threshold) == ("box", 0.7)
-    TrainedWith.of(config, agent).write(final)
+    metadata_of(config, agent).write(final)
     moved = shutil.copytree(final, tmp_path / "elsewhere")
     assert trained_with(str(moved)) == known
     assert trained_with("Qwen/Qwen2.5-VL-3B-Instruct") is None

@@ -18,8 +18,9 @@ from adapter_passes import each_family
 from mmcorl import sharding
 from mmcorl.errors import UserError
 from mmcorl.sharding.ranks import ALONE
+from mmcorl.trainer.settings import TrainingSettings
 from sharding_worlds import REWARDS, SHARES_OF_TWO, Done, Task, World, confidences, done, train
-from worker_parts import largest_difference, mixed_prompts, rollout, settings, worker
+from worker_parts import largest_difference, mixed_prompts, rollout, worker
 
 PICTURES = {1: 1, 3: 2, 4: 1}
 OPTIMIZER = {"lr": 1e-3, "eps": 1e-6, "betas": [0.9, 0.99], "schedule": "cosine", "max_grad_norm": 0.3}
@@ -147,4 +148,4 @@ def test_a_missing_deepspeed_is_named(tiny_checkpoints: Mapping[str, Path], monk
         UserError, match=r"'zero3' but DeepSpeed is not installed: pip install -e '\.\[deepspeed\]', or"
     ):
         worker(tiny_checkpoints["llama"], training={"sharding": "zero3"})
-    sharding.require(settings(training={"sharding": "fsdp2"}))
+    sharding.require(TrainingSettings(sharding="fsdp2"))

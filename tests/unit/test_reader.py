@@ -52,12 +52,12 @@ def test_the_longest_row_of_vllm_bounds_prompts(tiny_checkpoints: Mapping[str, P
     """64 tokens and completions of 6."""
     path, vllm = tiny_checkpoints["qwen2"], {"kind": "vllm", "max_model_len": 64}
     short = encoder(path, engine=vllm)
-    assert (short.longest_prompt(), short.limited_by_engine()) == (58, True)
+    assert (short.longest_prompt(), short.limiting_engine_length()) == (58, 64)
     # What the data allow is less, or the context; another engine does not look.
     free = encoder(path, engine=vllm, data={"max_prompt_tokens": 58})
-    assert (free.longest_prompt(), free.limited_by_engine()) == (58, False)
+    assert (free.longest_prompt(), free.limiting_engine_length()) == (58, None)
     long = encoder(path, engine={"kind": "vllm", "max_model_len": 5000}, data={"max_prompt_tokens": 9000})
-    assert (long.longest_prompt(), long.limited_by_engine()) == (4096 - 6, False)
+    assert (long.longest_prompt(), long.limiting_engine_length()) == (4096 - 6, None)
     assert encoder(path, engine={"max_model_len": 64}).longest_prompt() == 3072
     with pytest.raises(UserError, match=r"sampling.max_new_tokens is 6 but engine.max_model_len is 6: lower it"):
         encoder(path, engine={"kind": "vllm", "max_model_len": 6}).longest_prompt()

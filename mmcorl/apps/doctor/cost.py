@@ -134,7 +134,7 @@ def rollout_seconds(
     engines = max(1, ranks // parallel)
     here = math.ceil(prompts / engines)
     rows = here * samples
-    waves = math.ceil(rows / max_rows(config, ranks))
+    waves = math.ceil(rows / max_rows(config.engine, config.batch, config.supervision, ranks))
     decoder, number = shape.parameters - shape.vision, shape.decoder.number
     width = 4 if (config.engine.dtype or config.training.dtype) == "fp32" else 2
     keys = 2 * width * number * shape.decoder.keys

@@ -135,7 +135,10 @@ def _patches() -> Iterator[Finding]:
 def packages(config: Config) -> Iterator[Finding]:
     """Versions, known bugs of these and whether they are patched, and what the config needs and is missing."""
     yield from _installed()
-    required: list[Callable[[], object]] = [partial(prepare_process, config), partial(require_engine, config)]
+    required: list[Callable[[], object]] = [
+        partial(prepare_process, config.training, device=config.device, threads=config.threads),
+        partial(require_engine, config.engine, config.sampling),
+    ]
     if config.launcher == "ray":
         required.append(partial(require_ray, config.ray.address))
     for require in required:
@@ -427,7 +430,14 @@ def examine(config: Config, *, quiet: bool = False, asked: CostOptions | None = 
             for place in cohort.places:
                 yield Finding("ok", "places", place)
             for agent, reader in zip(cohort.agents, found.readers, strict=True):
-                compared = parity.measure(agent, found.rows, config, reader.adapter.needs_importance_correction)
+                compared = parity.measure(
+                    agent,
+                    found.rows,
+                    engine=config.engine,
+                    training=config.training,
+                    objective=config.objective,
+                    expected=reader.adapter.needs_importance_correction,
+                )
                 level: Level = "problem" if compared.fault else "note" if compared.warning else "ok"
                 yield Finding(level, "engines", compared.fault or compared.sentence())
         if asked.steps is not None:
