@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import json
 import os
 import re
 import shutil
@@ -17,28 +16,28 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
 
 from mmcorl.errors import UserError
 
 COMMIT = "COMMIT"
 DAMAGED = "damaged_"
-"""How the name of a checkpoint begins that has been set aside."""
+"""Prefix of the name of a checkpoint that has been set aside."""
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 READERS = 4
-"""Files that are hashed at the same time."""
+"""Number of files that are hashed at the same time."""
 SEAL = b"sha256 of the above: "
-"""How the last line of COMMIT begins."""
+"""Beginning of the last line of COMMIT."""
 
 
 class DamagedError(UserError):
-    """Something in the folder of a run is not what was written there."""
+    """A file in the folder of a run differs from what was written there."""
 
 
 class Record(BaseModel):
-    """The content of COMMIT. Hashes are SHA-256."""
+    """Content of COMMIT. Hashes are SHA-256."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
 
@@ -49,23 +48,19 @@ class Record(BaseModel):
     logs: dict[str, NonNegativeInt]
     """Bytes of each log at that moment; what follows belongs to later steps."""
     logs_sha256: dict[str, str] = {}
-    """Of that many bytes."""
+    """Hashes of that many bytes of each log."""
     scores: dict[str, float | None] = {}
-    """Of this step's evaluation, higher is better; None where unknown."""
+    """Scores of this step's evaluation, higher is better; None where unknown."""
     code: dict[str, str] = {}
     """SHA-256 of each of the user's files that the run used up to here."""
     changed: list[str] = []
-    """In words, where the run went on with other files of the user's than before."""
-
-    @model_validator(mode="after")
-    def _of_everything(self) -> Self:
-        if self.sha256.keys() != self.files.keys() or self.logs_sha256.keys() != self.logs.keys():
-            raise ValueError("hashes are not those of its files and logs")
-        return self
+    """Sentences on user files that changed when the run was resumed."""
 
 
 @dataclass(frozen=True)
 class Committed:
+    """A committed checkpoint: its folder and the content of its COMMIT."""
+
     path: Path
     record: Record
 
@@ -140,8 +135,8 @@ def seal(
     content = record.model_dump_json(indent=1, exclude_defaults=True).encode() + b"\n"
     (folder / COMMIT).write_bytes(content + SEAL + hashlib.sha256(content).hexdigest().encode() + b"\n")
     _sync(folder / COMMIT)
-    for place in (folder, *(path for path in folder.rglob("*") if path.is_dir())):
-        _sync(place)
+    for directory in (folder, *(path for path in folder.rglob("*") if path.is_dir())):
+        _sync(directory)
     return record
 
 
@@ -153,19 +148,15 @@ def publish(folder: Path, final: Path) -> None:
 
 
 def read(path: Path) -> Committed:
-    """Return the committed set in a folder; DamagedError where its COMMIT says no such thing."""
+    """Return the checkpoint in a folder; DamagedError where its COMMIT is not what was written."""
     file = path / COMMIT
     content, sealed, digest = file.read_bytes().rpartition(SEAL)
     if not sealed or digest != hashlib.sha256(content).hexdigest().encode() + b"\n":
         raise DamagedError(f"{str(file)!r} is damaged (it is not what was written)")
     try:
-        record = Record.model_validate(json.loads(content))
+        record = Record.model_validate_json(content)
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"])) or "its content"
-        raise DamagedError(f"{str(file)!r} is damaged ({place}: {first['msg'].lower()})") from error
-    except (ValueError, RecursionError) as error:
-        raise DamagedError(f"{str(file)!r} is damaged ({error})") from error
+        raise DamagedError(f"{str(file)!r} is damaged (it is that of another version of mmcorl)") from error
     if path.name.startswith("step_") and record.step != _step(path):
         raise DamagedError(f"{str(file)!r} is damaged (it says step {record.step})")
     return Committed(path, record)
@@ -212,9 +203,9 @@ def prune(directory: Path, keep_last: int) -> None:
     sets = committed(directory)
     keep = {checkpoint.step for checkpoint in sets[-keep_last:]}
     for score in sorted({name for checkpoint in sets for name in checkpoint.record.scores}):
-        scored = [(value, -one.step, one) for one in sets if (value := one.record.scores.get(score)) is not None]
+        scored = [checkpoint for checkpoint in sets if checkpoint.record.scores.get(score) is not None]
         if scored:
-            best = max(scored, key=lambda entry: entry[:2])[2]
+            best = max(scored, key=lambda checkpoint: (checkpoint.record.scores[score], -checkpoint.step))
             keep.add(best.step)
             fresh, link = directory / f".best-by-{score}", directory / f"best-by-{score}"
             if _is_copy(link, sets):
@@ -248,18 +239,18 @@ def no_room(error: BaseException) -> str | None:
     seen: list[BaseException] = []
     while error not in seen:
         seen.append(error)
-        found = system_error(error)
-        if found is not None and found.errno in NO_ROOM:
-            return found.strerror if not isinstance(error, OSError) else os.strerror(found.errno)
+        system = system_error(error)
+        if system is not None and system.errno in NO_ROOM:
+            return system.strerror if not isinstance(error, OSError) else os.strerror(system.errno)
         error = error.__cause__ or error.__context__ or error
     return None
 
 
 def _is_copy(link: Path, sets: Iterable[Committed]) -> bool:
-    """Whether a folder is what a copy that followed links made of a link to one of these checkpoints."""
+    """Return whether a folder is a copy of one of these checkpoints, made from a link by a copy that follows links."""
     if link.is_symlink() or not (link / COMMIT).is_file():
         return False
-    return any((one.path / COMMIT).read_bytes() == (link / COMMIT).read_bytes() for one in sets)
+    return any((entry.path / COMMIT).read_bytes() == (link / COMMIT).read_bytes() for entry in sets)
 
 
 def _steps(directory: Path, prefix: str = "") -> list[Path]:

@@ -1,4 +1,4 @@
-"""Validation sets and what their evaluations say about a run: responses to keep, scores, the best step."""
+"""Validation sets, and the records and scores of their evaluations."""
 
 from __future__ import annotations
 

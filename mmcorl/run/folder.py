@@ -33,7 +33,7 @@ class Folder:
     """A folder that one process at a time writes to. As a context manager it releases the lock at the end.
 
     A subclass names the file that marks the folder as its own (`MARKER`), what the folder holds (`KIND`), how the user
-    chooses another one (`ELSEWHERE`) and repairs a damaged file (`REPAIR`); these words appear in what is refused.
+    chooses another one (`ELSEWHERE`) and repairs a damaged file (`REPAIR`); these words appear in error messages.
     Constructing it touches nothing.
     """
 
@@ -89,7 +89,7 @@ class Folder:
     def lock(self) -> None:
         """Create the folder and lock it for as long as it is open; refuse it where another process holds the lock.
 
-        What killed processes were about to put in place of files is removed, here and in the folders within.
+        Files that killed processes left half-written are removed, here and in the folders within.
         """
         if self._lock is not None:
             return
@@ -159,7 +159,7 @@ def atomic_write(path: Path, content: str | bytes, *, sync: bool = True) -> None
 
 
 def _remove_partial(folder: Path, name: str = "*") -> None:
-    """Remove what dead processes were about to put in place of a file, or of all files, in a folder."""
+    """Remove what dead processes left half-written of a file, or of all files, in a folder."""
     for partial in folder.glob(f".{name}.*.new"):
         writer = PARTIAL.fullmatch(partial.name)
         # In containers a process often has the id of the one before it.
@@ -243,11 +243,11 @@ def cut_torn_line(path: Path) -> None:
                 file.truncate(kept)
 
 
-def _object(text: str, place: str, repair: str) -> dict[str, Any]:
+def _object(text: str, name: str, repair: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{place} is damaged ({error}): {repair}") from error
+        raise UserError(f"{name} is damaged ({error}): {repair}") from error
     if not isinstance(value, dict):
-        raise UserError(f"{place} is damaged (not a JSON object): {repair}")
+        raise UserError(f"{name} is damaged (not a JSON object): {repair}")
     return value

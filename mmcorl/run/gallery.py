@@ -52,9 +52,9 @@ def gallery_records(
                     name: {
                         **{key: vote["agents"][name][key] for key in ("answers", "votes", "tie", "label", "teacher")},
                         **({"also": vote["agents"][name]["also"]} if "also" in vote["agents"][name] else {}),
-                        "sample": own[prompt.uid].completions[0].text,
+                        "sample": sampled[prompt.uid].completions[0].text,
                     }
-                    for name, own in zip(agents, by_uid, strict=True)
+                    for name, sampled in zip(agents, by_uid, strict=True)
                 },
             }
         )
@@ -62,7 +62,7 @@ def gallery_records(
 
 
 def prompt_record(prompt: Prompt, images: Sequence[str]) -> dict[str, Any]:
-    """Return what a log says of a prompt; `images` are files of the run folder."""
+    """Return the fields of a prompt in a log; `images` are files of the run folder."""
     return {
         "uid": prompt.uid,
         "row": prompt.row_id,

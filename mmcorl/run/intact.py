@@ -1,4 +1,4 @@
-"""Whether the logs of a run are still what a checkpoint has seen, by size and SHA-256."""
+"""Compare the logs of a run with what a checkpoint has seen, by size and SHA-256."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from typing import Any
 from mmcorl.run.checkpoints import DAMAGED, DamagedError, Record
 
 DECIDING = ("metrics.jsonl", "validation.jsonl", "votes.jsonl")
-"""Logs without which a checkpoint is not gone on from. The others only show what was."""
+"""Logs that a resume needs as they were. The others are only shown."""
 
 
 def require_deciding(run: Path, record: Record) -> None:
-    """Raise DamagedError for a log whose beginning is not what the checkpoint has seen, where that matters."""
+    """Raise DamagedError where the beginning of a log that a resume needs is not what the checkpoint has seen."""
     for name in DECIDING:
         if name in record.logs:
             _require(run / name, record)
 
 
 def others(run: Path, record: Record) -> dict[str, DamagedError]:
-    """Return what is wrong with the other logs, by name."""
+    """Return the faults of the other logs, by name."""
     faults = {}
     for name in sorted(record.logs.keys() - set(DECIDING)):
         try:
@@ -35,7 +35,7 @@ def others(run: Path, record: Record) -> dict[str, DamagedError]:
 
 
 def set_aside(run: Path, record: Record) -> None:
-    """Let those of the other logs begin anew, keep what is there as `damaged_NAME`, and say so."""
+    """Rename damaged ones among the other logs to `damaged_NAME`, so that they begin anew, and say so."""
     for name, fault in others(run, record).items():
         kept = ""
         if (run / name).exists():
@@ -49,11 +49,11 @@ def set_aside(run: Path, record: Record) -> None:
 def add(digest: Any, log: Path, start: int, end: float = math.inf) -> int:
     """Add the bytes of a log from `start` to `end` to a hash; return how many there were."""
     with log.open("rb") as file:
-        place = file.seek(start)
-        while place < end and (part := file.read(int(min(1 << 20, end - place)))):
+        position = file.seek(start)
+        while position < end and (part := file.read(int(min(1 << 20, end - position)))):
             digest.update(part)
-            place += len(part)
-    return place - start
+            position += len(part)
+    return position - start
 
 
 def _require(log: Path, record: Record) -> None:

@@ -1,4 +1,4 @@
-"""The memory that each agent will need, and how it compares with what a run measures."""
+"""The predicted memory of each agent, beside the memory that a run measures."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def predict(
     gpu: bool,
     quiet: bool,
 ) -> dict[str, memory.Budget]:
-    """Return what each agent will need with these data, before anything is loaded; print it unless `quiet`.
+    """Return the memory that each agent needs with these data, before anything is loaded; print it unless `quiet`.
 
-    `longest` training prompt in tokens, by agent; some `prompts` tell how much of a prompt its images are.
+    `longest` is the longest training prompt in tokens by agent; sample `prompts` show the share of image tokens.
     """
     budgets = {}
     for number, encoder in enumerate(encoders):
@@ -48,7 +48,7 @@ def predict(
 
 
 def predicted(config: Config, budgets: Mapping[str, memory.Budget], cohort: Cohort) -> dict[str, dict[str, Any]]:
-    """Return the prediction to compare with what is measured: of all agents together where they share a process."""
+    """Return the prediction to compare with the measured memory: one for all agents that share a process."""
     if not (cohort.one_process and len(cohort.agents) > 1):
         return {name: {"predicted_gb": round(budget.tensors / 1e9, 3)} for name, budget in budgets.items()}
     if len(budgets) < len(cohort.agents):

@@ -95,13 +95,13 @@ def _agent_step(
 
 
 def _unanswered(completions: Sequence[Completion]) -> Record:
-    """Return which shares of completions ended by themselves without an answer: in a tag or box that never closes, or
-    not. With those that the token limit cut off before an answer they make `unparsed_share`."""
+    """Return the shares of completions that ended by themselves without an answer: in a tag or box that never closes,
+    or not. With those that the token limit cut off before an answer they add up to `unparsed_share`."""
     ended = [completion.answer is None and completion.finish_reason != "length" for completion in completions]
     unclosed = [completion.unclosed for completion in completions]
     return {
         "unclosed_share": _mean(unclosed),
-        "no_answer_share": _mean(one and not open for one, open in zip(ended, unclosed, strict=True)),
+        "no_answer_share": _mean(empty and not open for empty, open in zip(ended, unclosed, strict=True)),
     }
 
 
@@ -131,7 +131,7 @@ def votes_records(
     labels: Labels,
     rewards: Sequence[Rewards],
 ) -> list[Record]:
-    """Say who answered, elected and earned what on each prompt: the lines a step adds to votes.jsonl."""
+    """Return the lines that a step adds to votes.jsonl: answers, votes, labels and rewards on each prompt."""
     uids = [prompt.uid for prompt in prompts]
     joined = [join(name, groups[i], uids, step) for i, name in enumerate(agents)]
     records: list[Record] = []
@@ -232,18 +232,18 @@ def validation_metrics(
 
 
 def _cohort(answers: Mapping[str, Sequence[str | None]], prompts: Sequence[Prompt], relation: Relation) -> Record:
-    """Pairwise agreement (see `pairwise_agreement`) and its mean over pairs; None for a single agent."""
+    """Return pairwise agreement (see `pairwise_agreement`) and its mean over pairs; None for a single agent."""
     pairs = pairwise_agreement(answers, relation, [prompt.choices for prompt in prompts])
     return {"agreement": _mean(value for value in pairs.values() if value is not None), "pairs": pairs}
 
 
 def _similarity(name: str, relation: Relation, answered: Iterable[tuple[Prompt, str | None]]) -> Record:
-    """Mean similarity of answers to the known ones under a name; nothing for a relation of equal answers."""
+    """Return the mean similarity of answers to the known ones under a name; nothing for a relation of equal answers."""
     if not relation.graded:
         return {}
     return {
         name: _mean(
-            max(relation.similarity(answer, one, prompt.choices) for one in (prompt.gold, *prompt.accepted))
+            max(relation.similarity(answer, gold, prompt.choices) for gold in (prompt.gold, *prompt.accepted))
             for prompt, answer in answered
             if prompt.gold is not None
         )
@@ -256,7 +256,7 @@ def _mean(values: Iterable[float]) -> float | None:
 
 
 def _json_safe(value: Any) -> Any:
-    """The same record with NaN and infinities, which JSON does not have, as None."""
+    """Return the record with NaN and infinities, which JSON does not have, as None."""
     if isinstance(value, Mapping):
         return {key: _json_safe(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -30,7 +30,7 @@ from mmcorl.policy.prompt_encoder import PromptEncoder
 from mmcorl.prompts.discussion import room
 from mmcorl.rewards import REWARDS
 from mmcorl.run.evaluation import HeldOut
-from mmcorl.run.probes import LOOKED_AT, TRAIN, named_probes, probe_prompts
+from mmcorl.run.probes import PROBE_POOL, TRAIN, named_probes, probe_prompts
 from mmcorl.run.progress import task, waiting
 from mmcorl.run.settings import BenchmarkSet
 from mmcorl.sandbox.process import open_sandbox
@@ -42,8 +42,8 @@ from model_adapters.errors import AdapterError
 from model_adapters.images import ImageError, load_image
 from model_adapters.loading import read_pretrained
 
-NAMED = 5
-"""Rows that cannot be used, of those that are named at once."""
+MAX_LISTED_ROWS = 5
+"""Bad rows that are listed at once."""
 HELD_OUT = "held_out"
 """Name of the validation set of rows that are held out because none is configured."""
 
@@ -60,7 +60,7 @@ class Inputs:
     prompts: TrainingPrompts
     validation: Sequence[HeldOut]
     steps: int
-    """Of the whole run."""
+    """Steps of the whole run."""
     longest: Mapping[str, int]
     """Longest training prompt in tokens by agent."""
     data_check: Mapping[str, Any]
@@ -85,7 +85,7 @@ def prepare_inputs(
     """
     if config.answers.run_code:
         open_sandbox(run_code=True)
-    with waiting("opening the data", quiet=quiet), _moved_data_named(config, resumes=bool(earlier)):
+    with waiting("opening the data", quiet=quiet), _moved_data_explained(resumes=bool(earlier)):
         sources = open_sources(config)
     encoders = open_encoders(config, open_models, quiet)
     require_image_readers(sources, encoders)
@@ -94,7 +94,7 @@ def prepare_inputs(
     for name, source in sources.items():
         checks[name], record[name] = check_rows(config, name, source, encoders, earlier.get(name), quiet)
         if not quiet:
-            print(checks[name].summary(), *checks[name].findings[:NAMED], sep="\n  ", file=sys.stderr)
+            print(checks[name].summary(), *checks[name].findings[:MAX_LISTED_ROWS], sep="\n  ", file=sys.stderr)
     for sentence in overlap_warnings(checks):
         print(sentence, file=sys.stderr)
     train = checks["train"]
@@ -111,10 +111,10 @@ def prepare_inputs(
     steps = config.steps or math.ceil((config.epochs or 1.0) * len(rows) / config.batch.prompts)
     prompts = TrainingPrompts(sources["train"], rows, config.batch.prompts, config.data_seed, config.supervision.pair)
     prompts.last = steps
-    if isinstance(asked := config.logging.probes, int):
-        probes = probe_prompts(validation or [HeldOut(TRAIN, prompts.sample(LOOKED_AT))], asked)
+    if isinstance(chosen := config.logging.probes, int):
+        probes = probe_prompts(validation or [HeldOut(TRAIN, prompts.sample(PROBE_POOL))], chosen)
     else:
-        probes = named_probes(asked, validation, sources["train"], rows)
+        probes = named_probes(chosen, validation, sources["train"], rows)
     return Inputs(encoders, prompts, validation, steps, train.longest, record, probes)
 
 
@@ -149,28 +149,16 @@ def open_sources(config: Config) -> dict[str, Rows]:
 
 
 @contextmanager
-def _moved_data_named(config: Config, *, resumes: bool) -> Iterator[None]:
-    """Where a run is resumed without its data, say which setting names their new place."""
+def _moved_data_explained(*, resumes: bool) -> Iterator[None]:
+    """Where a run is resumed without its data, say how it takes them from another folder."""
     try:
         yield
     except UserError as error:
-        missing = error if isinstance(error, NoFileError) else error.__cause__
-        if not resumes or not isinstance(missing, NoFileError):
+        if not resumes or not (isinstance(error, NoFileError) or isinstance(error.__cause__, NoFileError)):
             raise
-        sections = {"data.train": config.data.train}
-        sections |= {f"data.also.{number}": part for number, part in enumerate(config.data.also)}
-        sections |= {f"validation.sets.{part.name}.data": part.data for part in config.validation.sets}
-        named = {f"{key}.source": part.source for key, part in sections.items()}
-        named |= {
-            f"{key}.views.{name}.source": view.source
-            for key, part in sections.items()
-            for name, view in part.views.items()
-            if view.source
-        }
-        key = next((key for key, source in named.items() if source == missing.source), "data.train.source")
-        pictures = "" if ".views." in key else f" (and {key.removesuffix('source')}image_root=FOLDER for its pictures)"
         raise UserError(
-            f"{error}; a resumed run takes the same data from another place, {key}=PATH{pictures}, see docs/moving.md"
+            f"{error}; a resumed run takes the same data from another folder, such as data.train.source=PATH (and "
+            "data.train.image_root=FOLDER for its pictures), see docs/moving.md"
         ) from error
 
 
@@ -197,7 +185,7 @@ def require_image_readers(sources: Mapping[str, Rows], encoders: Sequence[Prompt
     """Refuse text models on images before every row is refused one by one."""
     text_only = [encoder.name for encoder in encoders if not encoder.adapter.multimodal]
     for name, source in sources.items() if text_only else ():
-        # By the first of 8 rows that can be read; where none can, the check refuses them all.
+        # The first of 8 rows that can be read decides; where none can, the check refuses them all.
         for row in range(min(8, len(source))):
             try:
                 images = source[row].images
@@ -269,7 +257,7 @@ def check_rows(
         if differs:
             raise UserError(
                 f"the {name} data ({source.name}) are not those this run began with: restore them, or choose "
-                "another --run-dir"
+                "another folder for the run"
             )
     if name == "train":
         _require_trainable(config, checked, source.name)
@@ -277,14 +265,14 @@ def check_rows(
 
 
 def _shown_by_episodes(config: Config) -> int:
-    """Tokens of a prompt that what agents said before may need."""
+    """Return the tokens of a prompt that earlier replies of an episode may need."""
     if config.episode is None:
         return 0
     return room(config.episode, len(config.agents), config.sampling.max_new_tokens)[1]
 
 
 def _limit(encoder: PromptEncoder, taken: int) -> int:
-    """Tokens that a row may have, of which a prompt needs `taken` for other things."""
+    """Return the tokens that a row may have beside the `taken` ones of its prompt."""
     if (longest := encoder.longest_prompt()) <= taken:
         raise UserError(
             f"agent {encoder.name!r} takes prompts of up to {longest} tokens, but what an episode shows beside a "
@@ -309,13 +297,13 @@ def _readable_record() -> Iterator[None]:
 
 
 def _length(encoder: PromptEncoder, pair: str | None, prompt: Prompt) -> int:
-    """Tokens of a prompt, or of the longer of two paired wordings."""
+    """Return the tokens of a prompt, or of the longer of two paired wordings."""
     wordings = twins(prompt, pair) if pair and pair in prompt.views else (prompt,)
     return max(encoder.length(wording) for wording in wordings)
 
 
 def _require_trainable(config: Config, train: DataCheck, source: str) -> None:
-    """Refuse training data without the answers that are asked for, or with too few rows for a batch."""
+    """Refuse training data without the answers that the settings need, or with too few rows for a batch."""
     missing = len(train.kept) - train.answers
     verifier = config.episode.verifier.kind if config.episode else None
     rule, reward = config.supervision.kind, config.reward.kind
@@ -339,7 +327,7 @@ def _require_trainable(config: Config, train: DataCheck, source: str) -> None:
 
 
 def _benchmarks(config: Config, encoders: Sequence[PromptEncoder], suite: Suite | None) -> list[HeldOut]:
-    """The benchmarks among the validation sets; each of their problems must fit every agent."""
+    """Return the benchmarks among the validation sets; each of their problems must fit every agent."""
     if config.validation.benchmarks and suite is None:
         raise UserError(
             "validation.benchmarks needs the evaluation suite: start the run with `mmcorl train`, or give `train` "

@@ -27,15 +27,14 @@ Item = TypeVar("Item")
 PROBES = "probes.jsonl"
 TRAIN = "train"
 """Set of a probe from the training data."""
-LOOKED_AT = 64
-"""Training rows among which the probes are chosen where there is no validation set."""
+PROBE_POOL = 64
+"""Training rows from which the probes are chosen where there is no validation set."""
 
 
 def choose(prompts: Sequence[Prompt], count: int) -> list[Prompt]:
-    """Return up to `count` different prompts, the same for the same prompts, spread over their tags.
+    """Return up to `count` different prompts spread evenly over their tags; the choice is deterministic.
 
-    As many of each tag as of any other as far as there are that many, evenly spread; of more tags than `count` every
-    so manyth.
+    With more tags than `count`, take every n-th tag.
     """
     by_tag: dict[str, dict[str, Prompt]] = {}
     for prompt in prompts:
@@ -52,7 +51,7 @@ def choose(prompts: Sequence[Prompt], count: int) -> list[Prompt]:
 
 
 def _spread(items: Sequence[Item], count: int) -> list[Item]:
-    """Return `count` of the items, or all where there are fewer, from the middles of as many equal parts."""
+    """Divide the items into `count` equal parts, or fewer, and return the middle of each."""
     count = min(count, len(items))
     return [items[(2 * number + 1) * len(items) // (2 * count)] for number in range(count)]
 
@@ -82,22 +81,22 @@ def named_probes(
     trained = {} if held.keys() >= set(ids) else {rows.row_id(row): row for row in kept}
     chosen: dict[str, tuple[str, Prompt]] = {}
     for name in ids:
-        found = held.get(name, [])
-        place = trained.get(name, trained.get(name.removeprefix(TRAIN + "/")))
-        if not found and place is not None:
-            found = [(TRAIN, rows[place])]
-        if len(found) != 1:
-            raise UserError(f"logging.probes names {name!r}, {_unfit(name, found, held.keys(), trained.keys())}")
-        if found[0][1].uid in chosen:
+        matches = held.get(name, [])
+        row = trained.get(name, trained.get(name.removeprefix(TRAIN + "/")))
+        if not matches and row is not None:
+            matches = [(TRAIN, rows[row])]
+        if len(matches) != 1:
+            raise UserError(f"logging.probes names {name!r}, {_unfit(name, matches, held.keys(), trained.keys())}")
+        if matches[0][1].uid in chosen:
             raise UserError(f"logging.probes names the prompt of {name!r} twice: leave one out")
-        chosen[found[0][1].uid] = found[0]
+        chosen[matches[0][1].uid] = matches[0]
     return list(chosen.values())
 
 
-def _unfit(name: str, found: Sequence[tuple[str, Prompt]], held: Collection[str], trained: Collection[str]) -> str:
+def _unfit(name: str, matches: Sequence[tuple[str, Prompt]], held: Collection[str], trained: Collection[str]) -> str:
     """Say why an id names no probe, and the way out."""
-    if found:
-        return f"which several sets have: write {' or '.join(f'{where}/{name}' for where, _ in found)}"
+    if matches:
+        return f"which several sets have: write {' or '.join(f'{set_name}/{name}' for set_name, _ in matches)}"
     ids = [*held, *trained]
     near = get_close_matches(name, ids, 1) or get_close_matches(name.rpartition("/")[2], ids, 1) or ids
     return (
@@ -108,7 +107,7 @@ def _unfit(name: str, found: Sequence[tuple[str, Prompt]], held: Collection[str]
 class Probes:
     """The probe prompts of a run, each with the name of its set, and their log.
 
-    What is sampled is each agent's own answers to the question, in runs with episodes as well.
+    Each agent answers the question by itself, in runs with episodes as well.
     """
 
     def __init__(

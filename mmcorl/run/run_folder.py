@@ -36,51 +36,52 @@ DATA_PLACE = re.compile(
     r"(data\.(train|also\[\d+\])|validation\.sets\[\d+\]\.data)"
     r"\.(source|image_root|outside_files|views\..+\.source): "
 )
-"""A change of where data lie, in words; whether the rows are the same is seen by their fingerprint."""
+"""A changed path of data, in words. The fingerprint of the rows shows whether they are the same."""
 Damaged = list[tuple[Path, checkpoints.DamagedError]]
 FOLDERS = (SETS, FINAL, PROFILE, KEPT, "gallery", "logs", "tensorboard")
-"""What in a run's folder is a folder; everything else that the run writes is a file."""
+"""Names of folders in a run's folder; everything else that the run writes is a file."""
 
 
 class RunFolder(Folder):
     """The folder of one run.
 
-    Opening only looks: it refuses a folder in use by another process, one that holds something else or a run with
-    other settings, and a place that cannot be written. `begin` makes or takes over the folder, so that whatever is
-    refused in between leaves no trace.
+    Opening changes nothing: it refuses a folder in use by another process, one that holds something else or a run with
+    other settings, and one that cannot be written. `begin` makes or takes over the folder, so that whatever is refused
+    in between leaves no trace.
     """
 
     MARKER = CONFIG
     KIND = "run"
-    ELSEWHERE = "choose another --run-dir"
+    ELSEWHERE = "choose another run_dir"
 
     def __init__(self, path: Path, config: Config):
         super().__init__(path)
         self.config = config
         self.checkpoints = path / SETS
         self._last: tuple[checkpoints.Committed | None, Damaged] | None = None
-        """What `_last_checkpoint` found while the folder is locked: it reads every byte of a checkpoint."""
+        """Result of `_last_checkpoint`, which reads every byte of a checkpoint, while the folder is locked."""
         self._hashed: dict[str, tuple[Any, int]] = {}
-        """Hash so far of each log, and of how many bytes."""
+        """Hash so far of each log, and the number of its bytes."""
         named = [config.reward.kind, config.supervision.kind, config.answers.relation, config.objective.kind or ""]
         named += [config.engine.kind, *(agent.adapter or "" for agent in config.agents)]
         named += [benchmark.name for benchmark in config.validation.benchmarks]
         self.user_files = {name: file.read_bytes() for name, file in user_files(named).items()}
         self.code = {name: hashlib.sha256(content).hexdigest() for name, content in self.user_files.items()}
-        """SHA-256 of each of the user's files, and below, in words, where other ones took their place."""
+        """SHA-256 of each of the user's files."""
         self.changed: list[str] = []
+        """Sentences on user files that changed when the run was resumed."""
         self.edited: dict[str, str] = {}
-        """Files of the user's that are others than those the run keeps, and the first line that differs."""
+        """User files that differ from those the run keeps, with the first line that differs."""
         self.moved: list[str] = []
-        """Changes of where the run's data lie; that the rows are the same is for their check to see."""
+        """Changed paths of the run's data."""
         self._check()
 
     def _check(self) -> None:
         for name in (*FOLDERS, *LOGS, CONFIG, DATA_CHECK, SUMMARY):
-            place = self.path / name
-            if place.exists() and place.is_dir() != (name in FOLDERS):
-                found, due = ("a folder", "a file") if place.is_dir() else ("a file", "a folder")
-                raise UserError(f"{str(place)!r} is {found}, but a run has {due} of that name: move it away")
+            path = self.path / name
+            if path.exists() and path.is_dir() != (name in FOLDERS):
+                kind, expected = ("a folder", "a file") if path.is_dir() else ("a file", "a folder")
+                raise UserError(f"{str(path)!r} is {kind}, but a run has {expected} of that name: move it away")
         if not self.begun and checkpoints.folders(self.checkpoints):
             raise UserError(
                 f"{str(self.path)!r} holds checkpoints but not {CONFIG}, the settings of their run: restore it (the "
@@ -104,14 +105,14 @@ class RunFolder(Folder):
                 raise UserError(
                     f"the run in {str(self.path)!r} is one of {held['steps']} steps and cannot be made longer or "
                     "shorter, as warm-up, schedule and evaluations follow from the number of steps: train another run "
-                    "of so many with another --run-dir, from the start or from the agents in its final/"
+                    "of so many in another run_dir, from the start or from the agents in its final/"
                 )
             self.require_same_settings(changes)
             self._check_user_files()
         self.require_usable()
 
     def _check_user_files(self) -> None:
-        """Refuse other files of the user's than those the steps of a run were trained with.
+        """Refuse user files that differ from those the steps of the run were trained with.
 
         Before there is a checkpoint, a run starts with the files as they are; one that is finished needs none.
         """
@@ -174,7 +175,7 @@ class RunFolder(Folder):
         return start
 
     def _note_other_code(self, before: checkpoints.Record) -> None:
-        """Note, and say, with which other files of the user's than before the run goes on."""
+        """Note, and say, which of the user's files have changed since the checkpoint."""
         self.changed = [*before.changed]
         other = [name for name in sorted({*before.code, *self.code}) if before.code.get(name) != self.code.get(name)]
         if before.code and other:
@@ -182,7 +183,7 @@ class RunFolder(Folder):
             print(f"{str(self.path)!r}: {self.changed[-1]}; its summary and its page say so", file=sys.stderr)
 
     def is_complete(self) -> bool:
-        """Whether the run did all its steps and its results are whole; says nothing where they are damaged."""
+        """Return whether the run did all its steps and its results are whole."""
         try:
             return self._summary(self.config.steps or 0) is not None
         except checkpoints.DamagedError:
@@ -207,7 +208,7 @@ class RunFolder(Folder):
         return summary
 
     def _summary(self, steps: int) -> dict[str, Any] | None:
-        """The same, but raises DamagedError."""
+        """Return what `finished` returns, but raise DamagedError."""
         try:
             summary = self.document(SUMMARY)
         except UserError as error:
@@ -247,20 +248,20 @@ class RunFolder(Folder):
         return {name: (size, digest.hexdigest()) for name, (digest, size) in self._hashed.items()}
 
     def _last_checkpoint(self) -> tuple[checkpoints.Committed | None, Damaged]:
-        """The newest checkpoint that is whole, with the logs that belong to it, and the damaged ones after it.
+        """Return the newest checkpoint that is whole, with the logs that belong to it, and the damaged ones after it.
 
         Raises UserError where there are only damaged ones: nothing is thrown away that somebody may restore.
         """
         damaged: Damaged = []
         for path in reversed(checkpoints.folders(self.checkpoints)):
             try:
-                found = checkpoints.read(path)
-                intact.require_deciding(self.path, found.record)
-                found.verify()
+                checkpoint = checkpoints.read(path)
+                intact.require_deciding(self.path, checkpoint.record)
+                checkpoint.verify()
             except checkpoints.DamagedError as error:
                 damaged.append((path, error))
                 continue
-            return found, damaged
+            return checkpoint, damaged
         if damaged:
             raise UserError(
                 f"{damaged[0][1]}, and no checkpoint before it can be gone on from: restore it, or {self.ELSEWHERE}"
@@ -271,7 +272,8 @@ class RunFolder(Folder):
 def about_finished(config: Config, path: Path) -> str | None:
     """Say that a folder holds this run, complete, how to look, and how to train longer; None where it does not.
 
-    Reads no models or data, and refuses what `RunFolder` refuses. Data that are said to lie elsewhere have to be read.
+    Reads no models or data, and refuses what `RunFolder` refuses. None also where paths of data have changed: these
+    have to be read.
     """
     if not (path / SUMMARY).is_file():
         return None
@@ -279,14 +281,14 @@ def about_finished(config: Config, path: Path) -> str | None:
         if folder.moved or not folder.is_complete():
             return None
         last = checkpoints.committed(folder.checkpoints)[-1:]
-        damaged = [fault for one in last for fault in intact.others(path, one.record).values()]
+        damaged = [fault for checkpoint in last for fault in intact.others(path, checkpoint.record).values()]
         other = ", ".join(f"{name}, which has changed since ({change})" for name, change in folder.edited.items())
     steps = f" ({config.steps} steps)" if config.steps else ""
     with_files = f", with {path / KEPT} and not with your {other}" if other else ""
     return (
         f"{path} is already finished{steps}{with_files}: nothing to train, and no models or data are read. Look at it "
-        f"with `mmcorl view {path}` or `mmcorl report {path}`; to train longer, begin another run with more steps and "
-        "another --run-dir" + "".join(f". {fault}, so pages may lack what it shows" for fault in damaged)
+        f"with `mmcorl view {path}` or `mmcorl report {path}`; to train longer, begin another run with more steps in "
+        "another run_dir" + "".join(f". {fault}, so pages may lack what it shows" for fault in damaged)
     )
 
 

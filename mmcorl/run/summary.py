@@ -28,7 +28,7 @@ def summarize(
 ) -> dict[str, Any]:
     """Return the content of summary.json; `agents` are facts of each, such as its model and parameters."""
     moved = {name: number(facts.get("moved")) for name, facts in agents.items()}
-    found = Watch("off", metrics, rewarded_by(config), validation, moved).findings
+    findings = Watch("off", metrics, rewarded_by(config), validation, moved).findings
     summary: dict[str, Any] = {
         "name": config.name,
         "supervision": config.supervision.kind,
@@ -40,7 +40,7 @@ def summarize(
         "agents": {},
         "agreement": {},
         "training": training(metrics, list(agents)),
-        "diagnosis": [asdict(finding) for finding in found],
+        "diagnosis": [asdict(finding) for finding in findings],
         "grader": dict(zip(("name", "version"), RELATIONS.find(config.answers.relation).version, strict=True)),
         "notes": list(config.notes),
     }
@@ -61,31 +61,31 @@ def summarize(
 
 
 ENDS = "a quarter of the steps, 3 to 10"
-"""How many steps stand for the beginning and the end of a run, in words."""
-TELLING = 5
-"""Steps at either end from which their scatter says what a change of their means may be by chance."""
+"""Length of `window`, in words."""
+MIN_SCATTER_STEPS = 5
+"""Minimum steps at either end for a standard error from their scatter."""
 
 
 def rewarded_by(config: Config) -> str | None:
-    """Return what the rewards of a run come from, as `RunFiles.supervision` does from its files."""
+    """Return the source of a run's rewards, as `RunFiles.supervision` does from its files."""
     episode = config.episode.kind if config.episode else None
     return source_of_rewards(config.supervision.kind, config.reward.kind, episode)
 
 
 def window(steps: int) -> int:
-    """Return how many steps at the beginning and at the end of so many stand for them; see `ENDS`.
+    """Return how many of a run's first and last steps are averaged; see `ENDS`.
 
-    They do not overlap, so of fewer than six steps it is half of them, and of one step that one is the end.
+    They do not overlap: of fewer than six steps each window has half.
     """
     return max(1, min(10, max(3, steps // 4), steps // 2))
 
 
 def training(metrics: Sequence[Mapping[str, Any]], agents: Sequence[str]) -> dict[str, Any]:
-    """What training shows without known answers: means of its first and its last steps, `window` of them.
+    """Summarise training without known answers: means of its first and its last steps, `window` of them.
 
-    By number, `start`, `end` and `error`, the standard error of their difference from the scatter of the steps; each
-    None where unknown, `error` as well where fewer than `TELLING` steps have the number. `sampled_accuracy` is there
-    where training rows have known answers.
+    Each number has `start`, `end` and `error`, the standard error of their difference from the scatter of the steps;
+    each is None where unknown, `error` also where fewer than `MIN_SCATTER_STEPS` steps have the number.
+    `sampled_accuracy` is there where training rows have known answers.
     """
     count = window(len(metrics))
 
@@ -95,12 +95,12 @@ def training(metrics: Sequence[Mapping[str, Any]], agents: Sequence[str]) -> dic
             for lines in (metrics[: count if len(metrics) > 1 else 0], metrics[-count:])
         ]
         start, end = (fmean(values) if values else None for values in parts)
-        told = min(map(len, parts)) >= TELLING
-        error = math.sqrt(sum(variance(values) / len(values) for values in parts)) if told else None
+        enough = min(map(len, parts)) >= MIN_SCATTER_STEPS
+        error = math.sqrt(sum(variance(values) / len(values) for values in parts)) if enough else None
         return {"start": start, "end": end, "error": error}
 
     def known(name: str, key: str) -> dict[str, Any]:
-        return {key: found} if (found := ends("agents", name, key))["end"] is not None else {}
+        return {key: values} if (values := ends("agents", name, key))["end"] is not None else {}
 
     return {
         "agreement": ends("cohort", "agreement"),
@@ -116,7 +116,7 @@ def training(metrics: Sequence[Mapping[str, Any]], agents: Sequence[str]) -> dic
 
 
 def _similarities(validation: Sequence[Mapping[str, Any]], agent: str) -> dict[str, Any]:
-    """Start and end of the mean similarity to known answers, of sets that are evaluated by it."""
+    """Return start and end of the mean similarity to known answers, for sets that are evaluated by it."""
     lines = [line for line in validation if "similarity" in line["agents"][agent]]
     first, last = (
         {line["set"]: line["agents"][agent]["similarity"] for line in ordered} for ordered in (lines[::-1], lines)
@@ -125,9 +125,9 @@ def _similarities(validation: Sequence[Mapping[str, Any]], agent: str) -> dict[s
 
 
 def peak_memory(timings: Sequence[Mapping[str, Any]], agent: str) -> dict[str, Any]:
-    """The most GB that the fullest rank of an agent took in any step (`measured_gb`), and `of` what (GPU or process).
+    """Return the peak memory of the fullest rank of an agent in GB (`measured_gb`), and `of` what (GPU or process).
 
-    From the lines of timings.jsonl; empty where no step was measured.
+    Read from the lines of timings.jsonl; empty where no step was measured.
     """
     lines = [line["agents"][agent] for line in timings if agent in line.get("agents", {})]
     for of, key in (("GPU", "peak_gpu_gb"), ("process", "peak_process_gb")):
@@ -137,16 +137,16 @@ def peak_memory(timings: Sequence[Mapping[str, Any]], agent: str) -> dict[str, A
 
 
 def memory_sentences(agents: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """What agents took and what was predicted, for people, by agent or of all that share a process.
+    """Return measured and predicted memory as sentences, by agent or for all that share a process.
 
-    `agents` is what summary.json says of them. Nothing is told where nothing was measured or a process has not grown.
+    `agents` is that of summary.json. Agents are left out where nothing was measured or a process has not grown.
     """
-    told = {}
+    sentences = {}
     for name, agent in agents.items():
         memory = agent.get("memory", {})
         if memory.get("measured_gb", 0) > 0:
-            told["all agents together" if memory.get("together") else name] = _memory_sentence(memory)
-    return told
+            sentences["all agents together" if memory.get("together") else name] = _memory_sentence(memory)
+    return sentences
 
 
 def _memory_sentence(memory: Mapping[str, Any]) -> str:
@@ -158,7 +158,7 @@ def _memory_sentence(memory: Mapping[str, Any]) -> str:
 
 
 def overall(timings: Sequence[Mapping[str, Any]], agent: str) -> dict[str, float | None]:
-    """The rates of a whole run from the lines of timings.jsonl: those of its steps, weighted by their seconds.
+    """Return the rates of a whole run from the lines of timings.jsonl: the steps' rates, weighted by their seconds.
 
     `busy_share` is the part of the run's time in which the agent itself worked: the rest it waited for peers,
     evaluations and checkpoints. Empty where no step was measured.

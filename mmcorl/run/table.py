@@ -51,7 +51,7 @@ class Cell:
     small: str = ""
     style: str = ""
     link: str = ""
-    """Where a click on it leads, on pages alone."""
+    """Address of a link, used by pages alone."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Table:
     optional: int = 0
     """Number of last columns that only a wide terminal shows."""
     groups: Mapping[int, str] = field(default_factory=dict)
-    """Rows that a rule is drawn above, with the heading of the rows from there on, which may be empty."""
+    """Headings by the row above which they are drawn, under a rule; a heading may be empty."""
 
 
 def cells(*values: object) -> list[Cell]:
@@ -143,10 +143,7 @@ def csv(table: Table) -> str:
 
 
 class _Fitting:
-    """One line per row, with optional columns if they fit; else text wraps, small print goes below; else a list.
-
-    Notes follow.
-    """
+    """A table in the widest form that fits: with optional columns; without; wrapped, small print below; or a list."""
 
     def __init__(self, table: Table) -> None:
         self.table = table
@@ -186,12 +183,12 @@ class _Fitting:
             title_justify="left",
             header_style="bold",
         )
-        for place, (head, align) in enumerate(self.table.columns[:columns]):
+        for column, (head, align) in enumerate(self.table.columns[:columns]):
             # In the narrowest form long names of runs, METHOD/seed_S, break as well.
             plain_head = _plain(head, ascii_only).replace(" ", separator)
             text = Text(plain_head.replace("/", "/\n") if separator == "\n" else plain_head)
-            texts = [text, *(_rich(row[place], separator, ascii_only) for row in self.table.rows)]
-            texts += [Text(heading) for heading in self.table.groups.values() if place == 0]
+            texts = [text, *(_rich(row[column], separator, ascii_only) for row in self.table.rows)]
+            texts += [Text(heading) for heading in self.table.groups.values() if column == 0]
             longest = max(line.cell_len for shown in texts for line in shown.split("\n"))
             wrapping = wraps and align == "left"
             least = min(16, longest) if wrapping else longest

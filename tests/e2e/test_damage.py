@@ -135,7 +135,7 @@ def test_a_log_that_only_shows_is_set_aside_and_the_run_goes_on(
 REFUSED: dict[str, tuple[Damage, str]] = {
     "every checkpoint": (
         lambda run: [flip(file) for file in run.glob("checkpoints/*/llama/optimizer.pt")],
-        "no checkpoint before it can be gone on from: restore it, or choose another --run-dir",
+        "no checkpoint before it can be gone on from: restore it, or choose another run_dir",
     ),
     "the first line of a log": (lambda run: flip(run / "votes.jsonl", 10), "votes.jsonl' is damaged"),
     "a log that is a folder": (

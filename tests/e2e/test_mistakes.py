@@ -381,7 +381,7 @@ def test_another_config_in_the_same_folder(
 
     monkeypatch.setattr(local, "Worker", None)
     before = state(run)
-    words = ["agents[1].lr: none -> 0.5; optimizer.lr: 0.001 -> 1e-05; seed: 0 -> 4", "choose another --run-dir"]
+    words = ["agents[1].lr: none -> 0.5; optimizer.lr: 0.001 -> 1e-05; seed: 0 -> 4", "choose another run_dir"]
     refusal(words, config, "--run-dir", run, "optimizer.lr=1e-5", "agents.llama.lr=0.5", "seed=4")
     assert state(run) == before
     # The data of a finished run are not read again.
