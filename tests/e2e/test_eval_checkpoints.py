@@ -19,13 +19,12 @@ from eval_suite.items import Item, Response
 from eval_suite.options import EvalOptions
 from eval_suite.results.finished import unfinished
 from eval_suite.results.folder import EvalFolder, refuse_early
-from evaluations import Cli, cli, evaluation, gsm8k, kill, math500, trained_copy
+from evaluations import Cli, evaluation, gsm8k, kill, math500, trained_copy
 from mmcorl.cli.main import main
 from mmcorl.errors import UserError
 from paths import FIXTURES
 from runs import TESTS
 
-__all__ = ["cli"]
 SETTINGS = {"temperature": 0, "max_new_tokens": 8, "style": "plain", "dtype": "fp32"}
 MANIFEST = {
     "model": "m",
