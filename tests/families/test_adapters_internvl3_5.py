@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from adapter_passes import Loaded, completions, load, logprobs_of, noise, training_logprobs
+from adapter_passes import Loaded, assert_passed, completions, load, logprobs_of, noise, training_logprobs
 from model_adapters.base import VisionSettings
 from model_adapters.internvl3_5 import InternVL35Adapter
 from model_adapters.testing.contract import check_adapter
@@ -61,7 +61,7 @@ def test_tiled_prompts_split_and_compute_as_in_transformers(intern: Loaded) -> N
 def test_the_contract_holds_for_other_language_models(language_model: str, tmp_path: Path) -> None:
     path = build_tiny("internvl3_5", tmp_path / language_model, text_config={"model_type": language_model})
     assert load("internvl3_5", path).model.config.text_config.model_type == language_model
-    assert [f"{check.name}: {check.detail}" for check in check_adapter(path) if not check.passed] == []
+    assert_passed(check_adapter(path))
 
 
 def test_the_mark_of_the_processor_counts_as_an_image_between_words(intern: Loaded) -> None:

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from adapter_passes import load, logprobs_of, noise, policy_of
+from adapter_passes import load, logprobs_of, needs, noise, policy_of
 from mmcorl.policy.policy import Rows
 from model_adapters.base import VisionSettings
-from model_adapters.testing.tiny import absent
 
 SAMPLES = [
     ("How many?", [noise(56, 56)]),
@@ -28,7 +27,7 @@ VIEWS = {  # by the number of tiles allowed; a tile is 56 pixels wide
 }
 
 
-@pytest.mark.skipif(absent("lfm2_vl") is not None, reason=str(absent("lfm2_vl")))
+@needs("lfm2_vl")
 @pytest.mark.slow
 @pytest.mark.parametrize("family", VIEWS)
 def test_views_split_and_compute_as_in_transformers(family: str, tiny_checkpoints: Mapping[str, Path]) -> None:
@@ -59,9 +58,7 @@ def test_views_split_and_compute_as_in_transformers(family: str, tiny_checkpoint
                 torch.testing.assert_close(got, logprobs_of(logits, answer), atol=1e-5, rtol=0)
 
 
-@pytest.mark.skipif(
-    absent("lfm2_vl") is not None, reason="transformers 4.57 builds no SmolVLM processor with torchvision"
-)
+@needs("lfm2_vl")  # transformers 4.57 builds no SmolVLM processor with torchvision
 def test_a_saved_processor_has_the_tiles_that_were_trained(
     tiny_checkpoints: Mapping[str, Path], tmp_path: Path
 ) -> None:
