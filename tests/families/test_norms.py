@@ -27,15 +27,13 @@ from model_adapters import norms
 def test_a_model_with_the_kernel_gives_the_same(
     family: str, tiny_checkpoints: Mapping[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Some of Gemma-4's have no weights; most say `eps`, others `variance_epsilon`."""
     loaded = load(family, tiny_checkpoints[family])
     noise = torch.Generator().manual_seed(0)
-    own = [module for module in loaded.model.modules() if type(module).__name__.endswith("RMSNorm")]
     reached: set[Any] = set()  # Gemma-4 has norms of sound, and of keys that a layer takes from an earlier one
-    for module in own:  # they begin at one or zero
-        module.register_forward_hook(lambda module, *_: reached.add(module))
-        if getattr(module, "weight", None) is not None:
-            module.weight.data += 0.3 * torch.randn(module.weight.shape, generator=noise)
+    for module in loaded.model.modules():
+        if type(module).__name__.endswith("RMSNorm") and getattr(module, "weight", None) is not None:
+            module.register_forward_hook(lambda module, *_: reached.add(module))
+            module.weight.data += 0.3 * torch.randn(module.weight.shape, generator=noise)  # they begin at one or zero
     policy, rows = policy_of(loaded), three_groups(loaded)
     before, expected = scores_and_gradients(policy, rows)
     calls: list[float] = []
