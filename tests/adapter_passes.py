@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,19 +16,41 @@ from torch import Tensor
 from mmcorl.policy.policy import Policy, Rows
 from model_adapters.base import Encoded, ModelAdapter, VisionSettings
 from model_adapters.registry import adapter_for, builtin_adapters
+from model_adapters.testing.contract import Check
+from model_adapters.testing.tiny import absent
 from model_adapters.text import TextAdapter
 
 VISION_FAMILIES = ("qwen2_5_vl", "internvl3_5", "gemma3")
 TEXT_FAMILIES = ("qwen2", "qwen3", "llama")
 
 
-def each_family(*names: str) -> pytest.MarkDecorator:
-    """Parametrize a test by family: the first one by default, the others in the slow tier."""
-    slow = [pytest.param(name, marks=pytest.mark.slow) for name in names[1:]]
-    return pytest.mark.parametrize("family", [names[0], *slow])
+def needs(family: str) -> pytest.MarkDecorator:
+    """Skip where the installed transformers lacks a family."""
+    return pytest.mark.skipif(absent(family) is not None, reason=str(absent(family)))
+
+
+def each_family(*names: str, quick: int = 1) -> pytest.MarkDecorator:
+    """Parametrize a test by family: the first `quick` of them by default, the others in the slow tier."""
+    marks = [[needs(name), *([pytest.mark.slow] if number >= quick else [])] for number, name in enumerate(names)]
+    return pytest.mark.parametrize("family", [pytest.param(n, marks=m) for n, m in zip(names, marks, strict=True)])
 
 
 SETTINGS = VisionSettings()
+GEMMA4_31B = {
+    "use_bidirectional_attention": "vision",
+    "hidden_size_per_layer_input": 0,
+    "num_kv_shared_layers": 0,
+    "attention_k_eq_v": True,
+    "num_global_key_value_heads": 1,
+    "use_double_wide_mlp": False,
+    "sliding_window": 30,
+}
+"""What the text config of that size has of its own, and a window shorter than an image, which has 64 to 70 tokens."""
+
+
+def assert_passed(checks: Sequence[Check]) -> None:
+    """Every check of the contract passed or was skipped; else with what the failed ones say."""
+    assert [f"{check.name}: {check.detail}" for check in checks if not check.passed] == []
 
 
 def adapter_of(family: str) -> ModelAdapter:
@@ -73,13 +95,14 @@ def rows(family: str) -> list[Row]:
     return list(zip(texts, images, strict=True))
 
 
-def completions(loaded: Loaded, count: int, seed: int = 0) -> list[Tensor]:
-    """Random completions of 3 to 7 ids without media tokens."""
-    generator = torch.Generator().manual_seed(seed)
-    size = loaded.model.config.get_text_config().vocab_size
+def completions(loaded: Loaded, lengths: int | Sequence[int]) -> list[Tensor]:
+    """Random completions without media tokens, of these lengths, or so many of 3 to 7 tokens."""
+    lengths = [3 + index % 5 for index in range(lengths)] if isinstance(lengths, int) else lengths
+    generator = torch.Generator().manual_seed(0)
     banned = set(loaded.adapter.banned_ids(loaded.processor, loaded.model.config))
+    size = loaded.model.config.get_text_config().vocab_size
     allowed = torch.tensor([token for token in range(size) if token not in banned])
-    return [allowed[torch.randint(len(allowed), (3 + index % 5,), generator=generator)] for index in range(count)]
+    return [allowed[torch.randint(len(allowed), (length,), generator=generator)] for length in lengths]
 
 
 def plain_inputs(loaded: Loaded, row: Row) -> dict[str, Tensor]:
@@ -131,7 +154,7 @@ def logprobs_of(logits: Tensor, ids: Tensor) -> Tensor:
 
 def training_logprobs(loaded: Loaded, prompts: Sequence[Encoded], rows: Sequence[tuple[int, Tensor]]) -> Tensor:
     """Log-probabilities of rows of (index of prompt, completion) as in training, over the whole vocabulary."""
-    policy = Policy(loaded.model, loaded.adapter, loaded.processor)
+    policy = policy_of(loaded)
     policy.banned = policy.banned[:0]
     return policy(Rows(prompts, [index for index, _ in rows], [completion for _, completion in rows]))
 
@@ -147,13 +170,9 @@ LENGTHS = ((9, 5, 12, 7, 12, 1), (4, 4, 4), (1, 30, 2, 29))
 
 def three_groups(loaded: Loaded, lengths: Sequence[Sequence[int]] = LENGTHS) -> Rows:
     """Completions of three prompts (vision families: with one, no and two images), one group after the other."""
-    generator = torch.Generator().manual_seed(0)
-    config: Any = loaded.model.config
-    banned = set(loaded.adapter.banned_ids(loaded.processor, config))
-    allowed = torch.tensor([token for token in range(config.get_text_config().vocab_size) if token not in banned])
     owners = [owner for owner, own in enumerate(lengths) for _ in own]
-    ids = [allowed[torch.randint(len(allowed), (size,), generator=generator)] for own in lengths for size in own]
-    return Rows(encode_all(loaded, rows(loaded.family)), owners, ids)
+    ids = completions(loaded, [size for own in lengths for size in own])
+    return Rows(encode_all(loaded, rows(loaded.family))[: len(lengths)], owners, ids)
 
 
 def scores_and_gradients(policy: Policy, rows: Rows, temperature: float = 1.0) -> tuple[Tensor, dict[str, Tensor]]:
@@ -162,6 +181,15 @@ def scores_and_gradients(policy: Policy, rows: Rows, temperature: float = 1.0) -
     logp = policy(rows, temperature)
     (logp * torch.linspace(-1, 1, len(logp))).sum().backward()
     return logp.detach(), {name: p.grad for name, p in policy.named_parameters() if p.grad is not None}
+
+
+def gradient_error(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> float:
+    """Norm of what differs by the norm of all gradients; each by itself is within 1e-4, or small beside the whole."""
+    assert found.keys() == expected.keys()
+    whole = float(torch.stack([gradient.norm() for gradient in expected.values()]).norm())
+    for name, gradient in expected.items():
+        assert float((found[name] - gradient).norm()) < 1e-4 * float(gradient.norm()) + 1e-6 * max(whole, 1.0), name
+    return float(torch.stack([(found[name] - gradient).norm() for name, gradient in expected.items()]).norm()) / whole
 
 
 def encode_all(loaded: Loaded, rows: Sequence[Row]) -> list[Encoded]:

@@ -46,12 +46,6 @@ class Cli:
         return self.err
 
 
-@pytest.fixture
-def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
-    """The command line."""
-    return Cli(capsys)
-
-
 def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> Path:
     """A JSON Lines file."""
     path.parent.mkdir(parents=True, exist_ok=True)

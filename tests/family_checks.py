@@ -23,7 +23,9 @@ from adapter_passes import (
     SETTINGS,
     TEXT_FAMILIES,
     Loaded,
+    assert_passed,
     encode_all,
+    gradient_error,
     load,
     policy_of,
     rows,
@@ -79,7 +81,7 @@ def every_second(completions: Sequence[str], **_: Any) -> list[float]:
 def contract(path: Path) -> Figures:
     """Every check of `mmcorl check-adapter`; a vision family may skip what its template refuses or it has none of."""
     checks = check_adapter(path)
-    assert [f"{check.name}: {check.detail}" for check in checks if not check.passed] == []
+    assert_passed(checks)
     if path.name not in TEXT_FAMILIES:
         assert {check.name for check in checks if check.skipped_reason} <= {
             "images between words",
@@ -101,10 +103,7 @@ def shared_prefix(path: Path) -> Figures:
     plain, expected = scores_and_gradients(policy, rows)
     policy.share_prefixes()
     shared, found = scores_and_gradients(policy, Rows(rows.prompts, rows.prompt_of, rows.completions, shared=True))
-    assert found.keys() == expected.keys()
-    whole = torch.stack([gradient.norm() for gradient in expected.values()]).norm()
-    error = torch.stack([(found[name] - gradient).norm() for name, gradient in expected.items()]).norm()
-    figures = {"nats": float((plain - shared).abs().max()), "gradient": float(error / whole)}
+    figures = {"nats": float((plain - shared).abs().max()), "gradient": gradient_error(found, expected)}
     assert figures["nats"] < 1e-5
     assert figures["gradient"] < 1e-4
     return figures

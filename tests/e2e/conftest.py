@@ -1,12 +1,26 @@
-"""A run of two text agents that tests of kills and forks repeat in other ways."""
+"""The command line, the cache of the zoo, and a run of two text agents that tests of kills and forks repeat."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
+from evaluations import Cli
 from runs import ForkServer, assert_it_learns, small_config, taught, write_config
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
+    """Commands in this process."""
+    return Cli(capsys)
+
+
+@pytest.fixture(scope="session")
+def zoo_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """One folder for all entries of the zoo, where $MMCORL_CACHE names none."""
+    os.environ.setdefault("MMCORL_CACHE", str(tmp_path_factory.mktemp("zoo")))
 
 
 @pytest.fixture(scope="session")

@@ -8,11 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from evaluations import Cli, cli
+from evaluations import Cli
 from mmcorl.run import diagnosis
 from runs import assert_same_run, changed, records, small_config, write_config
-
-__all__ = ["cli"]
 
 
 def test_a_run_stops_at_an_alarm_and_goes_on_where_it_is_told_to(

@@ -12,9 +12,7 @@ from typing import Any
 import pytest
 
 from eval_suite.metrics.prompt_protocol import asked_differences, asked_of
-from evaluations import Cli, cli, math500, trained_copy
-
-__all__ = ["cli"]
+from evaluations import Cli, math500, trained_copy
 
 
 def made(cli: Cli, model: str | Path, file: Path, out: Path, *options: str) -> Path:

@@ -106,12 +106,6 @@ def test_the_last_of_two_settings_counts_wherever_options_stand(
     assert "-2" in said and "-1" not in said  # noqa: PT018
 
 
-def test_every_command_has_an_example() -> None:
-    for name, one in COMMANDS.items():
-        epilog = one.epilog if isinstance(one.epilog, str) else one.epilog()
-        assert f"\n  mmcorl {name}" in epilog, name
-
-
 # -- one run end to end -----------------------------------------------------------------------------------------
 
 

@@ -22,11 +22,9 @@ from eval_suite.evaluation.generation import Generation
 from eval_suite.items import Item, Response
 from eval_suite.reporter import Reporter
 from eval_suite.results.folder import EvalFolder
-from evaluations import Cli, block, cli, gsm8k, humaneval, kill, write_rows
+from evaluations import Cli, block, gsm8k, humaneval, kill, write_rows
 from mmcorl.errors import UserError
 from mmcorl.sandbox.process import open_sandbox
-
-__all__ = ["cli"]
 
 
 def test_the_sixth_call_reads_the_task_and_all_drafts_of_sets_as_in_the_tables() -> None:

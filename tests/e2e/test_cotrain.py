@@ -92,6 +92,19 @@ def train(
     return agents, notes
 
 
+def run(cohort: Sequence[Toy], steps: int, parallel: Parallel = in_turn, notes: Notes | None = None) -> Notes:
+    """The real loop in a ring of these agents, on ten prompts."""
+    notes = notes or Notes()
+    rule = Supervision("ring", [agent.name for agent in cohort], relation=Letters())
+    cotrain(cohort, Rows("x", 10), Independent(), rule, reward, notes, steps, parallel)
+    return notes
+
+
+def toys(*kinds: type[Toy]) -> list[Toy]:
+    """Agents A, B, ... of these kinds, all right with 0.6."""
+    return [kind(name, {"x": 0.6}, 5, 0.1) for kind, name in zip(kinds, "ABC", strict=False)]
+
+
 # -- Theorem 1 ---------------------------------------------------------------------------------------------------
 # 1 - p falls as 1 / (sqrt(K - 1) t) with t = steps * rate: below 0.03 once t passes 10 near the corner.
 
@@ -104,25 +117,24 @@ def finals(agents: Sequence[Toy], kind: str) -> list[str]:
 HALVES = ({"x": 0.9, "y": 0.2}, {"x": 0.2, "y": 0.9})
 
 
-def test_own_votes_keep_each_agent_to_its_half() -> None:
-    agents, _ = train(HALVES, "self", 80)
-    assert finals(agents, "x") == ["right", "wrong"]
-    assert finals(agents, "y") == ["wrong", "right"]
-    # Half of the prompts each, and no agreement at all.
-    greedy = [[one.answer == "right" for one in agent.evaluate(Rows("xy", 1).prompts)] for agent in agents]
-    assert greedy == [[True, False], [False, True]]
-
-
-def test_a_peers_votes_bring_both_agents_to_all_of_it() -> None:
-    agents, _ = train(HALVES, "ring", 80)
-    assert finals(agents, "x") == finals(agents, "y") == ["right", "right"]
-
-
-@pytest.mark.parametrize(("kind", "expected"), [("self", ["right", "wrong"]), ("ring", ["wrong", "wrong"])])
-def test_a_peer_can_cost_an_agent_what_it_knew(kind: str, expected: list[str]) -> None:
-    """From (0.6, 0.3): its own side of 1/2 decides for each agent by itself, the sum (below 1) for the ring."""
-    agents, _ = train([{"x": 0.6}, {"x": 0.3}], kind, 80)
-    assert finals(agents, "x") == expected
+@pytest.mark.parametrize(
+    ("starts", "rule", "expected"),
+    [
+        # Own votes keep each agent to its half of the prompts; a peer's votes bring both agents to all of it.
+        (HALVES, "self", {"x": ["right", "wrong"], "y": ["wrong", "right"]}),
+        (HALVES, "ring", {"x": ["right", "right"], "y": ["right", "right"]}),
+        # A peer can cost an agent what it knew: its own side of 1/2 decides for each by itself, the sum for the ring.
+        ([{"x": 0.6}, {"x": 0.3}], "self", {"x": ["right", "wrong"]}),
+        ([{"x": 0.6}, {"x": 0.3}], "ring", {"x": ["wrong", "wrong"]}),
+        ([{"x": 0.3}, {"x": 0.2}], "gold", {"x": ["right", "right"]}),
+    ],
+)
+def test_where_votes_lead(starts: Sequence[Mapping[str, float]], rule: str, expected: dict[str, list[str]]) -> None:
+    agents, _ = train(starts, rule, 80)
+    assert {kind: finals(agents, kind) for kind in expected} == expected
+    for number, agent in enumerate(agents):
+        greedy = ["right" if one.answer == "right" else "wrong" for one in agent.evaluate(Rows(expected, 1).prompts)]
+        assert greedy == [ends[number] for ends in expected.values()]
 
 
 @pytest.mark.parametrize(("start", "up"), [((0.55, 0.47), True), ((0.55, 0.43), False)])
@@ -160,31 +172,24 @@ def test_one_completion_per_prompt_teaches_nothing() -> None:
     assert [agent.p("x") for agent in agents] == pytest.approx([0.9, 0.6])
 
 
-def test_known_answers_teach_every_agent() -> None:
-    agents, _ = train([{"x": 0.3}, {"x": 0.2}], "gold", 80)
-    assert finals(agents, "x") == ["right", "right"]
-
-
 # -- the page ----------------------------------------------------------------------------------------------------
 
 
-def test_the_ring_of_three_teaches_the_next_to_the_one_before() -> None:
-    """A is taught by B, B by C, C by A. A and B are nearly always right and C nearly always wrong, so B alone
-    gets wrong labels: after one step B falls, and A and C move up."""
+@pytest.mark.parametrize(
+    ("rule", "teachers", "up"),
+    [
+        # A is taught by B, B by C, C by A: B alone gets wrong labels.
+        ("ring", "BCA", [True, False, True]),
+        # As the paper's equation has it: A by C, B by A and C by B.
+        ("ring_previous", "CAB", [False, True, True]),
+    ],
+)
+def test_a_ring_of_three(rule: str, teachers: str, up: list[bool]) -> None:
+    """A and B are nearly always right and C nearly always wrong; after one step those with right labels move up."""
     starts = [{"x": 0.8}, {"x": 0.8}, {"x": 0.2}]
-    agents, notes = train(starts, "ring", 1, each=50)
-    assert [[label.teacher for label in row[:1]] for row in notes.records[0].labels.labels] == [["B"], ["C"], ["A"]]
-    assert agents[0].p("x") > 0.8
-    assert agents[1].p("x") < 0.8
-    assert agents[2].p("x") > 0.2
-
-
-def test_the_ring_of_the_papers_equation_teaches_the_previous_to_the_one_after() -> None:
-    """A is taught by C, which is nearly always wrong, B by A and C by B, which are nearly always right."""
-    agents, notes = train([{"x": 0.8}, {"x": 0.8}, {"x": 0.2}], "ring_previous", 1, each=50)
-    assert [[label.teacher for label in row[:1]] for row in notes.records[0].labels.labels] == [["C"], ["A"], ["B"]]
-    assert agents[0].p("x") < 0.8
-    assert min(agents[1].p("x") - 0.8, agents[2].p("x") - 0.2) > 0
+    agents, notes = train(starts, rule, 1, each=50)
+    assert [row[0].teacher for row in notes.records[0].labels.labels] == [*teachers]
+    assert [agent.p("x") > start["x"] for agent, start in zip(agents, starts, strict=True)] == up
 
 
 class Meddler(Toy):
@@ -201,27 +206,26 @@ class Meddler(Toy):
         return metrics
 
 
+class Kept(Toy):
+    """Keeps what it sampled, as it was, and its rewards."""
+
+    def rollout(self, prompts: Sequence[Prompt], step: int) -> list[Group]:
+        self.sampled = super().rollout(prompts, step)
+        return self.sampled
+
+    def update(self, rewards: Mapping[str, Sequence[float]], step: int) -> dict[str, float]:
+        self.rewards = rewards
+        return super().update(rewards, step)
+
+
 def test_labels_and_rewards_are_fixed_before_any_policy_moves() -> None:
     """A's update spoils what B sampled; A is the peer of B, yet B's rewards are for what was sampled before."""
-    a, b = Meddler("A", {"x": 0.9}, 11, 0.5), Toy("B", {"x": 0.9}, 11, 0.5)
+    a, b = Meddler("A", {"x": 0.9}, 11, 0.5), Kept("B", {"x": 0.9}, 11, 0.5)
     a.cohort = [b]
-    got: list[Mapping[str, Sequence[float]]] = []
-    plain_update = b.update
-    b.update = lambda rewards, step: (got.append(rewards), plain_update(rewards, step))[1]  # type: ignore[method-assign]
-    expected: list[dict[str, tuple[float, ...]]] = []
-    plain_rollout = b.rollout
-
-    def rollout(prompts: Sequence[Prompt], step: int) -> list[Group]:
-        groups = plain_rollout(prompts, step)
-        # At 0.9 and K = 11 the peer's vote on 20 prompts is `right`: being wrong 6 times of 11 has 0.03 %.
-        expected.append({one.uid: tuple(float(answer == "right") for answer in one.answers) for one in groups})
-        return groups
-
-    b.rollout = rollout  # type: ignore[method-assign]
-    notes = Notes()
-    cotrain([a, b], Rows("x", 20), Independent(), Supervision("ring", ["A", "B"], relation=Letters()), reward, notes, 1)
-    assert got == expected
-    assert [label.answer for label in notes.records[0].labels.labels[1]] == ["right"] * 20
+    notes = run([a, b], 1)
+    # At 0.9 and K = 11 the peer's vote on 10 prompts is `right`: being wrong 6 times of 11 has 0.03 %.
+    assert [label.answer for label in notes.records[0].labels.labels[1]] == ["right"] * 10
+    assert b.rewards == {one.uid: tuple(float(answer == "right") for answer in one.answers) for one in b.sampled}
 
 
 def test_the_order_of_things() -> None:
@@ -263,8 +267,7 @@ def test_agents_are_called_through_parallel_and_keep_their_order() -> None:
     finished = []
     for parallel in (in_turn, Backwards()):
         agents = [Toy(name, {"x": p}, 5, 0.1) for name, p in zip("ABC", (0.6, 0.7, 0.2), strict=True)]
-        rule = Supervision("ring", "ABC", relation=Letters())
-        cotrain(agents, Rows("x", 10), Independent(), rule, reward, Notes(), 3, parallel)
+        run(agents, 3, parallel)
         finished.append([agent.theta for agent in agents])
     assert finished[0] == finished[1]
     assert started == [2, 1, 0, 0, 1, 2] * 3  # rollouts and updates of three steps
@@ -296,22 +299,16 @@ def test_agents_wait_for_votes_and_for_nothing_else() -> None:
             events.append(f"B updates {step}")
             return super().update(rewards, step)
 
-    def agents() -> list[Toy]:
-        return [kind(name, {"x": 0.6}, 5, 0.1) for kind, name in ((Slow, "A"), (Fast, "B"))]
-
     class Last(Notes):
         def record(self, record: StepRecord) -> None:
             if record.step == 2:
                 results(record.updates)
 
-    lanes, cohort = AgentThreads("AB"), agents()
-    cotrain(
-        cohort, Rows("x", 10), Independent(), Supervision("ring", "AB", relation=Letters()), reward, Last(), 2, lanes
-    )
+    lanes, cohort, alone = AgentThreads("AB"), toys(Slow, Fast), toys(Toy, Toy)
+    run(cohort, 2, lanes, Last())
     lanes.close()
     assert events.index("B rolls out 2") < events.index("A updates 1") < events.index("B updates 2")
-    alone = agents()
-    cotrain(alone, Rows("x", 10), Independent(), Supervision("ring", "AB", relation=Letters()), reward, Notes(), 2)
+    run(alone, 2)
     assert [one.theta for one in cohort] == [one.theta for one in alone]
 
 
@@ -329,17 +326,13 @@ def test_an_agent_is_updated_when_its_own_teacher_has_sampled() -> None:
             assert a_is_updated.wait(10), "A waits for C's rollout"
             return super().rollout(prompts, step)
 
-    lanes = AgentThreads("ABC")
-    cohort = [kind(name, {"x": 0.6}, 5, 0.1) for kind, name in ((Pupil, "A"), (Toy, "B"), (Slow, "C"))]
-    rule, notes = Supervision("ring", "ABC", relation=Letters()), Notes()
-    cotrain(cohort, Rows("x", 10), Independent(), rule, reward, notes, 1, lanes)
+    lanes, cohort, alone = AgentThreads("ABC"), toys(Pupil, Toy, Slow), toys(Toy, Toy, Toy)
+    notes = run(cohort, 1, lanes)
     results(notes.records[-1].updates)  # they may still run, and a lane that is closed drops what has not begun
     lanes.close()
     assert notes.lines == ["evaluate 0", "rollout", *["vote", "update"] * 3, "record 1", "evaluate 1", "checkpoint 1"]
-    plain, alone = Notes(), [Toy(name, {"x": 0.6}, 5, 0.1) for name in "ABC"]
-    cotrain(alone, Rows("x", 10), Independent(), rule, reward, plain, 1)
+    assert facts(notes) == facts(run(alone, 1))
     assert [agent.theta for agent in cohort] == [agent.theta for agent in alone]
-    assert facts(notes) == facts(plain)
 
 
 def test_the_error_of_an_update_comes_before_those_that_it_causes() -> None:
@@ -360,10 +353,8 @@ def test_the_error_of_an_update_comes_before_those_that_it_causes() -> None:
             raise RunError("B's update failed")
 
     b_failed, lanes = threading.Event(), AgentThreads("AB")
-    cohort = [kind(name, {"x": 0.6}, 5, 0.1) for kind, name in ((Slow, "A"), (Broken, "B"))]
-    rule = Supervision("ring", "AB", relation=Letters())
     with pytest.raises(RunError, match="B's update failed"):
-        cotrain(cohort, Rows("x", 10), Independent(), rule, reward, Notes(), 2, lanes)
+        run(toys(Slow, Broken), 2, lanes)
     lanes.close()
 
 
@@ -385,7 +376,7 @@ def test_when_agents_are_updated_changes_nothing(kind: str) -> None:
             time.sleep(pauses.random() / 100)
             return super().update(rewards, step)
 
-    def run(toy: type[Toy], parallel: Parallel) -> tuple[Any, ...]:
+    def whole(toy: type[Toy], parallel: Parallel) -> tuple[Any, ...]:
         cohort = [toy(name, {"x": p}, 5, 0.5) for name, p in zip("ABCD", (0.6, 0.7, 0.2, 0.4), strict=True)]
         rows, notes = Rows("x", 4), Notes()
         rows.prompts = [replace(one, twin=f"x{i ^ 1}") for i, one in enumerate(rows.prompts)]
@@ -395,5 +386,5 @@ def test_when_agents_are_updated_changes_nothing(kind: str) -> None:
         return facts(notes), [agent.theta for agent in cohort], rule.agreements.pairs
 
     pauses, lanes = random.Random(kind), AgentThreads("ABCD")
-    assert run(Sleepy, lanes) == run(Toy, in_turn)
+    assert whole(Sleepy, lanes) == whole(Toy, in_turn)
     lanes.close()

@@ -14,11 +14,10 @@ import pytest
 
 from eval_suite import compare, diversity, grade_file, pair
 from eval_suite.comparisons.sources import lineage, parse_source
-from evaluations import Cli, cli, write_rows
+from evaluations import Cli, write_rows
 from mmcorl.errors import UserError
 from runs import taught
 
-__all__ = ["cli"]
 GOLDS = ["1", "2", "3", "4", "5", "6"]
 
 

@@ -38,7 +38,7 @@ NOT_RUN = {
     r"=/data/": "moves a run to another machine: tests/e2e/test_run.py",
     r"smollm2": "tests/e2e/test_smollm2.py",
     r"grounding|overlap\.yaml|zoo:gemma3|boxes\.jsonl --data-set|self_qwen=": "makes more models, for minutes: "
-    "tests/e2e/test_skills.py, test_diversity_commands.py, tests/walk",
+    "tests/e2e/test_cohorts.py, test_diversity_commands.py, tests/walk",
     r"runs/partners/": "reads what a command above would have made",
     r"mmcorl sweep": "a process for each of a dozen runs: tests/e2e/test_sweep.py, tests/walk",
     r"mmcorl view": "serves until it is interrupted; tests of mmcorl.apps.view",

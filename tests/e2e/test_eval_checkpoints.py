@@ -19,13 +19,11 @@ from eval_suite.items import Item, Response
 from eval_suite.options import EvalOptions
 from eval_suite.results.finished import unfinished
 from eval_suite.results.folder import EvalFolder, refuse_early
-from evaluations import Cli, cli, evaluation, gsm8k, kill, math500, trained_copy
-from mmcorl.cli.main import main
+from evaluations import Cli, evaluation, gsm8k, kill, math500, trained_copy
 from mmcorl.errors import UserError
 from paths import FIXTURES
 from runs import TESTS
 
-__all__ = ["cli"]
 SETTINGS = {"temperature": 0, "max_new_tokens": 8, "style": "plain", "dtype": "fp32"}
 MANIFEST = {
     "model": "m",
@@ -212,14 +210,3 @@ def test_a_begun_folder_is_refused_by_its_settings_before_the_data_are_looked_fo
     with (out / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert "another process is working in" in cli.refused(*argv, "4")
-
-
-def test_help_names_every_benchmark_and_every_column(capsys: pytest.CaptureFixture[str]) -> None:
-    from eval_suite.benchmarks.tasks import BENCHMARKS
-    from eval_suite.responses.imports import GOLD_COLUMNS
-
-    for command, words in (("eval", list(BENCHMARKS)), ("grade", GOLD_COLUMNS)):
-        with pytest.raises(SystemExit):
-            main([command, "--help"])
-        out = capsys.readouterr().out
-        assert all(word in out for word in words)

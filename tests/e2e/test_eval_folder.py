@@ -13,11 +13,10 @@ import pytest
 
 from eval_suite.items import Item
 from eval_suite.results.folder import EvalFolder
-from evaluations import Cli, cli, write_rows
+from evaluations import Cli, write_rows
 from mmcorl.cli.main import main
 from mmcorl.errors import UserError
 
-__all__ = ["cli"]
 MANIFEST = {"model": "m", "mcq_policy": "letter_or_value", "aggregations": {"b": "pass@1"}}
 
 

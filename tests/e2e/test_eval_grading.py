@@ -14,11 +14,10 @@ import pytest
 
 from eval_suite import compare, grade_file, pool, table
 from eval_suite.benchmarks.tasks import BENCHMARKS
-from evaluations import Cli, cli, evaluation, write_rows
+from evaluations import Cli, evaluation, write_rows
 from mmcorl.errors import RunError, UserError
 from openai_server import OpenAIServer, fail, say
 
-__all__ = ["cli"]
 ROWS = [
     # Right by rule, right in other words, wrong, no commitment, unclosed, cut off.
     {"id": "a", "response": "<think>1+1</think><answer>2</answer>", "gold": "2"},

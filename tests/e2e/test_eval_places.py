@@ -19,7 +19,7 @@ from eval_suite.items import Item
 from eval_suite.options import EvalOptions
 from eval_suite.reporter import SILENT
 from eval_suite.results.folder import EvalFolder
-from evaluations import Cli, cli, math500, trained_copy, write_rows
+from evaluations import Cli, math500, trained_copy, write_rows
 from mmcorl.cli.main import main
 from mmcorl.errors import UserError
 from mmcorl.run.settings import BenchmarkSet
@@ -27,7 +27,6 @@ from mmcorl.types import Completion
 from model_adapters.registry import adapter_for
 from runs import changed, records, small_config, write_config
 
-__all__ = ["cli"]
 SIZE = (90, 61)
 
 

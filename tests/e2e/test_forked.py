@@ -9,25 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from mmcorl.errors import RankError, UserError
-from mmcorl.launch.forked import ForkedAgent, may_fork
+from mmcorl.launch.forked import ForkedAgent
 from mmcorl.run.checkpoints import no_room
 from runs import ForkServer, assert_same_run, records
 
 TOGETHER = "threads=1"
 TWO_CORES = len(os.sched_getaffinity(0)) > 1
 needs_two_cores = pytest.mark.skipif(not TWO_CORES, reason="on one core agents work one after the other")
-
-
-def test_where_agents_branch_off() -> None:
-    cpu = torch.device("cpu")
-    assert may_fork(2, 1, cpu) == (TWO_CORES and not torch.cuda.is_available())
-    assert not may_fork(1, 1, cpu)  # there is nothing to do at the same time
-    assert not may_fork(2, None, cpu)  # an agent has all cores
-    assert not may_fork(2, 2, cpu)
-    assert not may_fork(2, 1, torch.device("cuda"))
 
 
 @needs_two_cores

@@ -9,9 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from eval_suite import match_teams
-from evaluations import Cli, cli, evaluation, math500
-
-__all__ = ["cli"]
+from evaluations import Cli, evaluation, math500
 
 # Answers of two agents per team to problems 0..3, whose golds are 0..3; `x` is no answer. Two responses each.
 OWN = [["0 0", "1 1", "9 9", "9 9"], ["0 5", "7 7", "2 2", "9 3"]]

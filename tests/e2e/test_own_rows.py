@@ -14,10 +14,9 @@ from adapter_passes import noise
 from eval_suite import evaluate
 from eval_suite.benchmarks.tasks import parse_benchmarks
 from eval_suite.results.folder import item_from_row
-from evaluations import Cli, cli, write_rows
+from evaluations import Cli, write_rows
 from mmcorl.errors import UserError
 
-__all__ = ["cli"]
 SHORT = ("--max-new-tokens", "4", "--quiet")
 
 

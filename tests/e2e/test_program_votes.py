@@ -17,12 +17,10 @@ from eval_suite.grading.code_task import CodeGrade, grade_code
 from eval_suite.items import Item, Response
 from eval_suite.metrics.aggregate import aggregate
 from eval_suite.metrics.outcomes import Outcome
-from evaluations import Cli, block, cli, write_rows
+from evaluations import Cli, block, write_rows
 from evaluations import humaneval as humaneval_copy
 from mmcorl.answers import Equivalence
 from mmcorl.sandbox.process import Sandbox, open_sandbox
-
-__all__ = ["cli"]
 
 
 @pytest.fixture(scope="module")

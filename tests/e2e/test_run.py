@@ -26,7 +26,7 @@ from mmcorl.run import prepare as inputs
 from mmcorl.run.evaluation import is_best
 from mmcorl.run.reader import read_run
 from mmcorl.run.run_folder import RunFolder
-from runs import LOGS, TrainedRun, changed, small_config, write_config
+from runs import TrainedRun, changed, small_config, write_config
 
 AGENTS = ("qwen", "intern")
 
@@ -44,17 +44,6 @@ def test_looking_leaves_no_trace(config: Config, tmp_path: Path) -> None:
     with RunFolder(tmp_path / "empty", config):
         pass
     assert list((tmp_path / "empty").iterdir()) == []
-
-
-def test_begin_writes_the_resolved_config_and_the_data_check(config: Config, tmp_path: Path) -> None:
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / ".config.yaml.new").write_text("steps:")  # left by a kill before the config was written
-    with RunFolder(tmp_path / "run", config) as folder:
-        assert folder.data_check() == {}
-        assert folder.begin({"train": {"rows": 3}}) is None
-    assert settings.load(tmp_path / "run" / "config.yaml") == config
-    with RunFolder(tmp_path / "run", config) as folder:
-        assert folder.data_check() == {"train": {"rows": 3}}
 
 
 def test_what_killed_processes_left_is_removed_and_what_others_write_is_not(config: Config, tmp_path: Path) -> None:
@@ -92,30 +81,6 @@ def test_one_process_at_a_time_also_when_both_start_at_once(config: Config, tmp_
             second.begin({})
     with RunFolder(tmp_path / "run", config) as third:  # the lock went with its holder
         third.begin({})
-
-
-def test_logs_are_cut_back_to_the_last_checkpoint(config: Config, tmp_path: Path) -> None:
-    with RunFolder(tmp_path / "run", config) as folder:
-        folder.begin({})
-        for name in LOGS:
-            folder.append(name, [{"step": 1}])
-    with RunFolder(tmp_path / "run", config) as folder:
-        assert folder.begin({}) is None
-        assert [folder.lines(name) for name in LOGS] == [[]] * len(LOGS), "without a checkpoint they start again"
-        folder.append("metrics.jsonl", [{"step": 1}])
-        folder.append("votes.jsonl", [{"step": 1}, {"step": 1}])
-        checkpoints.commit(folder.checkpoints, 1, lambda _: None, folder.log_sizes(), {})
-        folder.append("metrics.jsonl", [{"step": 2}])
-        folder.append("validation.jsonl", [{"step": 2}])
-        with (folder.path / "votes.jsonl").open("a") as log:
-            log.write('{"step": 2, "uid')  # torn
-    with RunFolder(tmp_path / "run", config) as folder:
-        start = folder.begin({})
-        assert start is not None
-        assert start.step == 1
-        assert folder.lines("metrics.jsonl") == [{"step": 1}]
-        assert folder.lines("votes.jsonl") == [{"step": 1}, {"step": 1}]
-        assert folder.lines("validation.jsonl") == []
 
 
 def test_logs_keep_any_text_and_refuse_nan(config: Config, tmp_path: Path) -> None:

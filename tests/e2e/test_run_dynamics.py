@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
 import random
-import statistics
 import xml.etree.ElementTree as ET
 from collections.abc import Sequence
 from pathlib import Path
@@ -91,21 +89,6 @@ def test_votes_drawn_from_the_theory_follow_it(graded: tuple[RunVotes, dict[str,
         assert check.start.first == 1 <= check.start.last <= 5
         for p, error, known in zip(check.start.p, check.start.error, path, strict=True):
             assert abs(p - known) < 3 * error + 0.03
-
-
-def test_windows_and_single_prompts(graded: tuple[RunVotes, dict[str, Prompt]]) -> None:
-    votes, prompts = graded
-    (whole,) = measure_paths(votes, prompts, "all", 4).values()
-    assert [(point.first, point.last) for point in whole] == [(1, 10), (11, 20), (21, 30), (31, 40)]
-    values = [visit.right[0] for visit in votes.visits if visit.step <= 10]
-    expected = statistics.mean(values), statistics.stdev(values) / math.sqrt(len(values))
-    assert (whole[0].p[0], whole[0].error[0]) == pytest.approx(expected)
-    single = measure_paths(votes, prompts, "prompt", 4)
-    assert all(len(path) > 1 and all(point.error[0] > 0 for point in path) for path in single.values())
-    # A start within its error of the border is not predicted.
-    point = whole[0]
-    near = type(point)(1, 5, (0.5, 0.52), (0.02, 0.02), 20)
-    assert check_path("near", (near, point), Dynamics((1, 0), K)).predicted is None
 
 
 def test_the_command_over_own_votes_and_a_ring_of_three(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

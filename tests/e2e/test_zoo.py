@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -14,7 +13,6 @@ import pytest
 
 from mmcorl.apps.demos import zoo
 from mmcorl.apps.demos.habits import Habits, wrong_cells
-from mmcorl.data import synthetic
 from mmcorl.errors import UserError
 
 SHORT = zoo.Recipe(rows=32, batch=8, clean_steps=4, more_steps=2, most_steps=4, enough=0.0, habit_steps=2, checks=8)
@@ -97,21 +95,6 @@ def test_an_entry_that_does_not_learn_is_an_error_and_leaves_nothing() -> None:
     assert not any((zoo.cache_folder() / "zoo").glob("[!.]*"))
 
 
-def test_the_habit_is_wrong_with_the_stated_probability_on_weak_skills_only() -> None:
-    teacher = zoo._Teacher.__new__(zoo._Teacher)
-    teacher.entry, teacher.recipe, teacher.habits = zoo.ZOO["qwen2.5-vl"], zoo.RECIPE, None
-    teacher.random = random.Random(0)
-    rows = [synthetic.row("visual", 0, i, draw=False) for i in range(4000)]
-    right = {skill: [] for skill in synthetic.SKILLS["visual"]}
-    for row in rows:
-        right[row.skill].append(teacher.habit(row) == synthetic.response(row))
-    share = {skill: sum(hits) / len(hits) for skill, hits in right.items()}
-    assert share["dots"] == share["dice"] == 1.0
-    # 1000 draws with p = 0.2 have a standard deviation of 0.0126; four of them are 0.05.
-    assert share["bar"] == pytest.approx(0.2, abs=0.05)
-    assert share["sum"] == pytest.approx(0.2, abs=0.05)
-
-
 def test_habits_are_taught_to_one_clean_model_and_leave_plain_entries_alone() -> None:
     plain = zoo.build("qwen2", 0, SHORT, quiet=True)
     models = [zoo.build("qwen2", 0, SHORT, habits=Habits(agent, 2, -0.6), quiet=True) for agent in (1, 2)]
@@ -123,16 +106,6 @@ def test_habits_are_taught_to_one_clean_model_and_leave_plain_entries_alone() ->
     assert planted[0]["planned"]["kappas"] == planted[1]["planned"]["kappas"] == kappas
     weights = [(folder / "model.safetensors").read_bytes() for folder in (plain, clean, *models)]
     assert len(set(weights)) == 4
-
-
-def test_a_habit_on_cells_is_wrong_there_and_as_often_as_asked() -> None:
-    teacher = zoo._Teacher.__new__(zoo._Teacher)
-    teacher.habits, teacher.wrong, teacher.random = Habits(weak=0.3, strong=0.8), {("count", 4)}, random.Random(0)
-    rows = [synthetic.row("text", 0, 4 * i + 2) for i in range(4000)]  # All count.
-    assert {row.skill for row in rows} == {"count"}
-    for fours, asked in ((True, 0.3), (False, 0.8)):
-        right = [teacher.habit(row) == synthetic.response(row) for row in rows if (row.operands == (4,)) == fours]
-        assert sum(right) / len(right) == pytest.approx(asked, abs=4 * (0.25 / len(right)) ** 0.5)
 
 
 def test_names() -> None:

@@ -12,28 +12,15 @@ from typing import Any
 
 import pytest
 import torch
-from test_one_call import LENGTHS, differences, rows_of
-from torch import Tensor
 
 import family_checks
-from adapter_passes import SETTINGS, Loaded, load, noise, policy_of, three_groups
-from model_adapters import norms
+from adapter_passes import GEMMA4_31B, SETTINGS, Loaded, load, needs, noise
 from model_adapters.base import AdapterError, ModelAdapter
 from model_adapters.gemma4 import Gemma4Adapter
 from model_adapters.gemma4_unified import Gemma4UnifiedAdapter
-from model_adapters.testing.tiny import absent, build_tiny
+from model_adapters.testing.tiny import build_tiny
 
-pytestmark = pytest.mark.skipif(absent("gemma4") is not None, reason=str(absent("gemma4")))
-
-LARGE = {
-    "use_bidirectional_attention": "vision",
-    "hidden_size_per_layer_input": 0,
-    "num_kv_shared_layers": 0,
-    "attention_k_eq_v": True,
-    "num_global_key_value_heads": 1,
-    "use_double_wide_mlp": False,
-}
-"""What 31B has of its own."""
+pytestmark = needs("gemma4")
 
 
 @pytest.fixture(scope="module")
@@ -43,10 +30,7 @@ def small(tiny_checkpoints: Mapping[str, Path]) -> Loaded:
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A window shorter than an image, which has 64 to 70 tokens."""
-    return build_tiny(
-        "gemma4", tmp_path_factory.mktemp("large") / "gemma4", text_config={**LARGE, "sliding_window": 30}
-    )
+    return build_tiny("gemma4", tmp_path_factory.mktemp("large") / "gemma4", text_config=GEMMA4_31B)
 
 
 def test_every_token_has_an_embedding_for_each_layer_and_images_have_that_of_padding(small: Loaded) -> None:
@@ -71,20 +55,6 @@ def test_large_sizes_are_transformers(check: Any, large: Path, tmp_path: Path) -
     check(large)
     unified = build_tiny("gemma4_unified", tmp_path / "gemma4_unified", text_config={"sliding_window": 30})
     check(unified)
-
-
-@pytest.mark.slow
-def test_one_call_gives_the_numbers_of_the_masks(
-    large: Path, tiny_checkpoints: Mapping[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Images that see themselves are computed apart; later layers of the small size use keys of earlier ones."""
-    for path in (large, tiny_checkpoints["gemma4"], tiny_checkpoints["gemma4_unified"]):
-        loaded = load(path.name, path)
-        loaded.model.double()
-        logps, gradients = differences(policy_of(loaded), rows_of(loaded, LENGTHS), monkeypatch)
-        assert logps < 1e-12
-        assert gradients < 1e-12
-        monkeypatch.undo()
 
 
 def mask_of(adapter: ModelAdapter) -> dict[str, Any]:
@@ -162,24 +132,3 @@ def test_sound_is_frozen_and_experts_are_refused(small: Loaded, large: Path, tmp
     (experts / "config.json").write_text(json.dumps(config))
     with pytest.raises(AdapterError, match=r"has experts, .* use a size of Gemma-4 without \(E2B, E4B, 31B\)"):
         small.adapter.load_model(experts)
-
-
-def test_norms_with_a_kernel_give_the_same(
-    tiny_checkpoints: Mapping[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Some of its norms have no weights, and all say `eps` where others say `variance_epsilon`."""
-    loaded = load("gemma4", tiny_checkpoints["gemma4"])
-    rows, product = three_groups(loaded), norms.rms_norm
-    calls: list[float] = []
-
-    def counted(states: Tensor, shape: Any, weight: Tensor, epsilon: float) -> Tensor:
-        calls.append(epsilon)
-        return product(states, shape, weight, epsilon)
-
-    monkeypatch.setattr(norms, "rms_norm", counted)
-    with torch.no_grad():
-        before = policy_of(loaded)(rows)
-        monkeypatch.setattr(norms, "FUSED", {"cpu"})
-        after = policy_of(loaded)(rows)
-    assert set(calls) == {1e-6}
-    assert float((after - before).abs().max()) < 1e-5

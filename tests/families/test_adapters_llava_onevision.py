@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-import torch
 from PIL import Image
 
-from adapter_passes import SETTINGS, Loaded, logprobs_of, noise, training_logprobs
+from adapter_passes import SETTINGS, Loaded, noise
 from model_adapters.base import VisionSettings
 from model_adapters.llava_onevision import LlavaOnevisionAdapter
 
@@ -59,18 +58,3 @@ def test_each_of_several_images_is_one_view(loaded: Loaded) -> None:
     images = [noise(300, 50), noise(50, 300, 1), noise(90, 90, 2)]
     for vision in (SETTINGS, PUBLISHED):
         assert placeholders(loaded, images, vision) == (3 * (VIEW + 1), [1, 1, 1])
-
-
-@pytest.mark.parametrize("vision", [VisionSettings(tiles=4), PUBLISHED], ids=["four tiles", "published"])
-def test_log_probabilities_are_those_of_transformers(vision: VisionSettings, loaded: Loaded) -> None:
-    """Prompts of one, no and two images in one pass; the large one's features are pooled as `anyres_max_9` says."""
-    rows = [[noise(400, 380)], [], [noise(90, 60, 1), noise(60, 100, 2)], [noise(300, 50, 3)]]
-    prompts = [ADAPTER.encode(loaded.processor, "How many?", images, vision=vision) for images in rows]
-    completion = torch.arange(40, 47)
-    with torch.no_grad():
-        ours = training_logprobs(loaded, prompts, [(row, completion) for row in range(len(rows))]).view(-1, 7)
-        for images, found in zip(rows, ours, strict=True):
-            inputs = ADAPTER.plain_inputs(loaded.processor, "How many?", images, vision)
-            ids = torch.cat([inputs.pop("input_ids"), completion[None]], dim=1)
-            logits = loaded.model(**{**inputs, "input_ids": ids, "attention_mask": None}).logits[0, -8:-1]
-            assert torch.allclose(found, logprobs_of(logits, completion), atol=1e-5)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from adapter_passes import SETTINGS, Loaded, encode_all, noise
+from adapter_passes import SETTINGS, Loaded, assert_passed, encode_all, noise
 from mmcorl.policy.policy import Policy, Rows
 from model_adapters.base import VisionSettings
 from model_adapters.mistral3 import Mistral3Adapter
@@ -103,7 +103,7 @@ def test_queries_beyond_the_original_length_are_those_of_transformers(tmp_path: 
         "llama_4_scaling_beta": 0.5,
     }
     path = build_tiny("mistral3", tmp_path, text_config={"rope_parameters": short})
-    assert [f"{check.name}: {check.detail}" for check in check_adapter(path) if not check.passed] == []
+    assert_passed(check_adapter(path))
     loaded = loaded_from(path)
     prompts = encode_all(loaded, [("How many?", (noise(90, 60),)), ("Sum?", ())])
     ids = [torch.arange(40, 40 + size) for size in (9, 3, 12, 1)]

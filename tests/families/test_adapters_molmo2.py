@@ -10,13 +10,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from adapter_passes import SETTINGS, load, noise
+from adapter_passes import SETTINGS, assert_passed, load, needs, noise
 from model_adapters.base import AdapterError
 from model_adapters.registry import adapter_for
 from model_adapters.testing.contract import check_adapter
 from model_adapters.testing.tiny import absent, build_tiny
-
-WITH_MOLMO2 = pytest.mark.skipif(absent("molmo2") is not None, reason=str(absent("molmo2")))
 
 
 @pytest.mark.skipif(absent("molmo2") is None, reason="this transformers has it")
@@ -27,7 +25,7 @@ def test_an_older_transformers_is_named_in_a_sentence(tmp_path: Path) -> None:
             refused()
 
 
-@WITH_MOLMO2
+@needs("molmo2")
 def test_each_image_pools_its_own_patches(tiny_checkpoints: Mapping[str, Path]) -> None:
     """In a prompt of two images the processor counts on from the first; 2 crops of 25 patches are 50 places."""
     path = tiny_checkpoints["molmo2"]
@@ -48,10 +46,10 @@ def test_each_image_pools_its_own_patches(tiny_checkpoints: Mapping[str, Path]) 
     assert torch.equal(ours, theirs)
 
 
-@WITH_MOLMO2
+@needs("molmo2")
 def test_the_contract_holds_with_olmos_norms(tmp_path: Path) -> None:
     path = build_tiny("molmo2", tmp_path / "olmo", text_config={"qk_norm_type": "olmo", "norm_after": True})
-    assert [f"{check.name}: {check.detail}" for check in check_adapter(path) if not check.passed] == []
+    assert_passed(check_adapter(path))
     weights = load_file(path / "model.safetensors")
     assert weights["model.transformer.blocks.0.self_attn.q_norm.weight"].shape == (64,)  # of all heads
     assert len(weights["model.transformer.wte.new_embedding"]) == 16

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 import torch
 
-from adapter_passes import Loaded, load, noise
-from model_adapters.base import AdapterError, VisionSettings
-from model_adapters.registry import adapter_for
-from model_adapters.testing.tiny import absent
-from segments import loop_on_a_cpu
+from adapter_passes import Loaded, load, needs, noise
+from model_adapters.base import VisionSettings
 
-pytestmark = pytest.mark.skipif(absent("qwen3_vl") is not None, reason=str(absent("qwen3_vl")))
+pytestmark = needs("qwen3_vl")
 
 SIZES = [(64, 64), (90, 60), (33, 300), (700, 500), (10, 400), (57, 55), (1, 1)]
 
@@ -43,19 +39,6 @@ def test_rows_of_features_hold_every_level(qwen: Loaded) -> None:
     ):
         torch.testing.assert_close(given, level, rtol=0, atol=1e-5)
     assert sampled.keys() == {"inputs_embeds"}
-
-
-def test_a_layer_of_the_tower_is_one_call_where_there_is_a_kernel(
-    qwen: Loaded, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Two images; the first call is the trial."""
-    vision = qwen.adapter.encode(qwen.processor, "Which?", [noise(64, 96, 1), noise(64, 64, 2)]).vision
-    with torch.no_grad():
-        by_image = qwen.adapter.image_features(qwen.model, vision)
-        calls = loop_on_a_cpu(monkeypatch)
-        whole = qwen.adapter.image_features(qwen.model, vision)
-    assert calls[1:] == [2] * len(qwen.model.model.visual.blocks)
-    torch.testing.assert_close(whole, by_image, rtol=1e-5, atol=1e-5)
 
 
 def test_pixels_equal_the_official_pipeline(qwen: Loaded) -> None:
@@ -97,9 +80,3 @@ def test_thinking_begins_in_the_prompt_where_the_template_says_so(qwen: Loaded) 
         processor.chat_template = given
     assert thinking[: len(plain)].tolist() == plain.tolist()
     assert processor.tokenizer.decode(thinking[len(plain) :]) == "<think>\n"
-
-
-def test_experts_are_refused_with_the_reason(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen3_vl_moe"}))
-    with pytest.raises(AdapterError, match=r"Qwen3-VL without experts \(qwen3_vl\) is served"):
-        adapter_for(tmp_path)

@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw
 
+from adapter_passes import needs
 from mmcorl.answers.regions import parse_places, read_places
 from mmcorl.errors import UserError
 from mmcorl.policy.prompt_encoder import PromptEncoder
 from mmcorl.types import Prompt
 from model_adapters.coordinates import Convention
 from model_adapters.images import load_image
-from model_adapters.testing.tiny import absent, build_tiny
+from model_adapters.testing.tiny import build_tiny
 from worker_parts import settings as settings_of
 
 SIDES = {1: (640, 360), 6: (360, 640)}
@@ -56,10 +57,7 @@ FAMILIES: tuple[tuple[str, Convention | None], ...] = (
 
 @pytest.mark.parametrize(
     ("family", "convention"),
-    [
-        pytest.param(*one, id=one[0], marks=[pytest.mark.skip(reason=reason)] if (reason := absent(one[0])) else [])
-        for one in FAMILIES
-    ],
+    [pytest.param(*one, id=one[0], marks=needs(one[0])) for one in FAMILIES],
 )
 def test_families_agree_on_a_place_to_the_pixel(family: str, convention: Convention | None, tmp_path: Path) -> None:
     path = build_tiny(family, tmp_path / family)

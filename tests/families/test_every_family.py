@@ -12,19 +12,15 @@ from pathlib import Path
 import pytest
 
 import family_checks
+from adapter_passes import each_family
 from family_checks import NotOffered
-from model_adapters.testing.tiny import VISION_FAMILIES, absent
+from model_adapters.testing.tiny import VISION_FAMILIES
 
 FIRST = "qwen2_5_vl"
 """The family of the default tier, and the partner of the others."""
 
 
-def marks(family: str) -> list[pytest.MarkDecorator]:
-    reason = absent(family)
-    return [pytest.mark.slow] * (family != FIRST) + [pytest.mark.skip(reason=reason)] * (reason is not None)
-
-
-every_family = pytest.mark.parametrize("family", [pytest.param(name, marks=marks(name)) for name in VISION_FAMILIES])
+every_family = each_family(FIRST, *(name for name in VISION_FAMILIES if name != FIRST))
 
 
 @every_family

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from adapter_passes import completions, load, logprobs_of, noise, training_logprobs
+from adapter_passes import completions, each_family, load, logprobs_of, needs, noise, training_logprobs
 from chat_rows import CASES, PICTURES, Said, write_rows
 from mmcorl.data import DataSettings, check, load_prompts
 from mmcorl.policy.prompt_encoder import PromptEncoder, collapsed
@@ -21,7 +21,7 @@ from model_adapters.images import load_image
 from model_adapters.loading import read_pretrained
 from model_adapters.registry import adapter_for
 from model_adapters.templates import without_control_tokens
-from model_adapters.testing.tiny import VISION_FAMILIES, absent
+from model_adapters.testing.tiny import VISION_FAMILIES
 from worker_parts import prompt as prompt_of
 from worker_parts import settings as settings_of
 
@@ -29,13 +29,7 @@ HOISTING_FAMILIES = ("llava_onevision", "molmo2", "perception_lm")
 CORE = ("qwen2_5_vl", "internvl3_5", "gemma3")
 
 
-def each_vision_family(*quick: str) -> pytest.MarkDecorator:
-    """Parametrize a test by family: those named by default, the others in the slow tier."""
-    params = []
-    for name in VISION_FAMILIES:
-        lacking = [pytest.mark.skip(reason=reason)] if (reason := absent(name)) else []
-        params.append(pytest.param(name, marks=[*lacking, *([] if name in quick else [pytest.mark.slow])]))
-    return pytest.mark.parametrize("family", params)
+FAMILIES = (*CORE, *(name for name in VISION_FAMILIES if name not in CORE))
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +98,7 @@ def plain_ids(adapter: ModelAdapter, processor: Any, said: Said) -> list[int]:
     return plain(adapter, processor, said)["input_ids"][0].tolist()
 
 
-@each_vision_family(*CORE)
+@each_family(*FAMILIES, quick=len(CORE))
 def test_each_row_is_read_as_the_processor_reads_its_parts(
     family: str, prompts: list[Prompt], tiny_checkpoints: Mapping[str, Path]
 ) -> None:
@@ -131,7 +125,7 @@ def test_each_row_is_read_as_the_processor_reads_its_parts(
         assert shown.endswith(f"<|im_start|>user\n{asked}<|im_end|>\n<|im_start|>assistant\n")
 
 
-@each_vision_family("qwen2_5_vl")
+@each_family(*FAMILIES)
 def test_training_scores_a_conversation_with_images_in_two_turns_as_transformers_does(
     family: str, prompts: list[Prompt], tiny_checkpoints: Mapping[str, Path]
 ) -> None:
@@ -209,7 +203,7 @@ def test_what_a_model_wrote_adds_no_place_and_removes_none(tiny_checkpoints: Map
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(absent("smolvlm") is not None, reason=str(absent("smolvlm")))
+@needs("smolvlm")
 def test_an_agent_that_is_quoted_may_write_markup_that_is_no_token(tiny_checkpoints: Mapping[str, Path]) -> None:
     path = str(tiny_checkpoints["smolvlm"])
     config = settings_of(agents=[{"name": "a", "model": path}])

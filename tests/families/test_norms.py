@@ -14,6 +14,7 @@ from adapter_passes import (
     TEXT_FAMILIES,
     VISION_FAMILIES,
     each_family,
+    gradient_error,
     load,
     policy_of,
     scores_and_gradients,
@@ -22,15 +23,17 @@ from adapter_passes import (
 from model_adapters import norms
 
 
-@each_family(*VISION_FAMILIES, *TEXT_FAMILIES)
+@each_family(*VISION_FAMILIES, "gemma4", *TEXT_FAMILIES)
 def test_a_model_with_the_kernel_gives_the_same(
     family: str, tiny_checkpoints: Mapping[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loaded = load(family, tiny_checkpoints[family])
     noise = torch.Generator().manual_seed(0)
-    own = [module for module in loaded.model.modules() if type(module).__name__.endswith("RMSNorm")]
-    for module in own:  # they begin at one or zero
-        module.weight.data += 0.3 * torch.randn(module.weight.shape, generator=noise)
+    reached: set[Any] = set()  # Gemma-4 has norms of sound, and of keys that a layer takes from an earlier one
+    for module in loaded.model.modules():
+        if type(module).__name__.endswith("RMSNorm") and getattr(module, "weight", None) is not None:
+            module.register_forward_hook(lambda module, *_: reached.add(module))
+            module.weight.data += 0.3 * torch.randn(module.weight.shape, generator=noise)  # they begin at one or zero
     policy, rows = policy_of(loaded), three_groups(loaded)
     before, expected = scores_and_gradients(policy, rows)
     calls: list[float] = []
@@ -43,11 +46,10 @@ def test_a_model_with_the_kernel_gives_the_same(
     monkeypatch.setattr(norms, "rms_norm", counted)
     monkeypatch.setattr(norms, "FUSED", {"cpu"})
     after, found = scores_and_gradients(policy, rows)
-    assert len(calls) >= len(own) > 0
-    assert set(calls) == {getattr(module, "variance_epsilon", None) or module.eps for module in own}
+    assert len(calls) >= len(reached) > 0
+    assert set(calls) == {getattr(module, "variance_epsilon", None) or module.eps for module in reached}
     assert float((after - before).abs().max()) < 1e-5
-    for name, gradient in expected.items():
-        assert float((found[name] - gradient).norm()) < 1e-4 * float(gradient.norm()) + 1e-6, name
+    assert gradient_error(found, expected) < 1e-4
 
 
 def test_other_norms_of_that_name_stay_as_they_are() -> None:

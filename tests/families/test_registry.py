@@ -266,6 +266,9 @@ def test_a_model_type_nobody_serves(tmp_path: Path) -> None:
         message = refused(folder(tmp_path, model_type=model_type, **architectures))
         assert expected in message
         assert all(words in message for words in ("docs/add_a_family.md", "`adapter: file.py:Class`", "(qwen2_5_vl)"))
+    for model_type, served in (("qwen3_vl_moe", "Qwen3-VL"), ("qwen3_5_moe", "Qwen3.5")):
+        said = refused(folder(tmp_path, model_type=model_type))
+        assert f"{served} without experts ({model_type.removesuffix('_moe')}) is served" in said
     message = refused(folder(tmp_path, model_type="brand_new", vision_config={"depth": 2}))
     assert "is multimodal and no adapter serves it" in message
 
