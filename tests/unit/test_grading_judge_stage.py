@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from eval_suite.grading import grade
+from eval_suite.grading import Verdict, grade
 
 
 class Judge:
@@ -80,3 +80,17 @@ def test_a_judge_reads_question_gold_answer_and_the_options_that_stand_in_the_qu
     grade("<answer>the last</answer>", "B", "Which?", ["45", "60"], judge)
     assert judge.asked[0] == ("How many?", None, "5", "17")
     assert [asked[1] for asked in judge.asked[1:]] == [("45", "60"), ("45", "60")]
+
+
+def test_a_verdict_that_contradicts_itself_cannot_be_made() -> None:
+    for correct, stage, answer, rule, committed, cut_off in [
+        (True, "no_answer", None, False, False, False),
+        (True, "rule", "5", False, True, False),
+        (True, "judge_failed", "5", False, True, False),
+        (True, "judge_unclear", "5", False, True, False),
+        (False, "judge", "5", True, True, False),
+        (True, "judge", "5", False, True, True),
+        (True, "judge", None, False, False, True),
+    ]:
+        with pytest.raises(AssertionError):
+            Verdict(correct, stage, answer, "", rule, committed, cut_off)  # type: ignore[arg-type]
