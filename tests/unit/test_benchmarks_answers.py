@@ -19,11 +19,10 @@ from eval_suite.grading import Grader
 from eval_suite.grading.official import METRICS, anls, contains, contains_formula, relaxed
 from eval_suite.grading.vqa import normalised, vqa_accuracy
 from eval_suite.items import Item, Response
-from eval_suite.metrics.aggregate import aggregate, best_of_k, pass_at_k
-from eval_suite.metrics.outcomes import Outcome
+from eval_suite.metrics.aggregate import best_of_k, pass_at_k
 from eval_suite.results.folder import EvalFolder
 from evaluations import write_rows
-from mmcorl.answers.relations import RELATIONS, open_relation
+from mmcorl.answers.relations import open_relation
 from mmcorl.apps.analysis.statistics import mean_interval
 from mmcorl.errors import UserError
 
@@ -455,28 +454,6 @@ def test_the_best_of_k_scores_is_their_mean_over_all_sets() -> None:
         assert best_of_k(scores, k) == pytest.approx(math.fsum(map(max, sets)) / len(sets))
     share = pass_at_k(5, 2, 3)
     assert best_of_k([0, 1, 0, 1, 0], 3) == pytest.approx(share.correct / share.total)
-
-
-def test_votes_over_boxes_elect_the_medoid_and_score_it() -> None:
-    item = Item("boxes", "1", "?", "[100, 100, 300, 300]", relation="box")
-    # Three overlap each other and two do not; of the three the middle one is the medoid.
-    said = [
-        "[500, 500, 900, 900]",
-        "[120, 100, 320, 300]",
-        "[110, 100, 310, 300]",
-        "[100, 100, 300, 300]",
-        "[0, 0, 9, 9]",
-    ]
-    with open_relation("box") as relation:
-        scores = [relation.similarity(item.gold, text) for text in said]
-        outcomes = [
-            Outcome("boxes", "1", n, score >= 0.5, score >= 0.5, True, False, text, score=score)
-            for n, (text, score) in enumerate(zip(said, scores, strict=True))
-        ]
-        voted = aggregate([item], outcomes, "maj@5", relation=relation)
-        assert (voted.correct, voted.score) == (1, pytest.approx(190 / 210))
-        assert aggregate([item], outcomes, "avg@5", relation=relation).score == pytest.approx(math.fsum(scores) / 5)
-    assert RELATIONS.find("box").form == "box"
 
 
 def test_the_interval_of_a_mean_by_hand() -> None:

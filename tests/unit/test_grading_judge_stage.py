@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -84,7 +82,7 @@ def test_a_judge_reads_question_gold_answer_and_the_options_that_stand_in_the_qu
     assert [asked[1] for asked in judge.asked[1:]] == [("45", "60"), ("45", "60")]
 
 
-def test_a_verdict_that_breaks_it_cannot_be_made() -> None:
+def test_a_verdict_that_contradicts_itself_cannot_be_made() -> None:
     for correct, stage, answer, rule, committed, cut_off in [
         (True, "no_answer", None, False, False, False),
         (True, "rule", "5", False, True, False),
@@ -96,37 +94,3 @@ def test_a_verdict_that_breaks_it_cannot_be_made() -> None:
     ]:
         with pytest.raises(AssertionError):
             Verdict(correct, stage, answer, "", rule, committed, cut_off)  # type: ignore[arg-type]
-
-
-def visible(text: str) -> str:
-    for code in ("\x00", "\x1b[31m", "\x1b[0m"):
-        text = text.replace(code, "")
-    return text.strip()
-
-
-def committed_answer(response: str) -> str:
-    """What stands in the last answer tag or box of a shared case, found without our extraction."""
-    if "<answer>" in response:
-        return visible(response[response.rindex("<answer>") + 8 : response.rindex("</answer>")])
-    return visible(response[response.rindex("boxed{") + 6 : response.rindex("}")])
-
-
-def test_the_shared_cases_with_a_judge_that_is_right(shared_data: Path) -> None:
-    cases = [json.loads(line) for line in (shared_data / "grader_cases.jsonl").read_text().splitlines()]
-    right = {(row["gold"].strip(), committed_answer(row["response"])) for row in cases if row["stage"] == "judge"}
-    asked = 0
-
-    def judge(_: Any, __: Any, gold: str, answer: str) -> bool:
-        nonlocal asked
-        asked += 1
-        return (gold.strip(), visible(answer)) in right
-
-    wrong = []
-    for row in cases:
-        before, finish = asked, row.get("finish_reason", "unknown")
-        verdict = grade(
-            row["response"], row["gold"], row.get("question"), row.get("choices"), judge, finish_reason=finish
-        )
-        if verdict.correct != row["expected"] or (row["stage"] == "reject" and asked > before):
-            wrong.append((row["id"], verdict))
-    assert not wrong

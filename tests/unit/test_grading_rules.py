@@ -1,15 +1,12 @@
 """The rule stage: commitment, multiple choice, typed comparison, golds as data sets hold them, checked arguments."""
 
 import json
-import threading
 import time
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from eval_suite.grading import GRADER, Grader, clean_gold, grade, parse_options
 from eval_suite.grading.grade_by_relation import Relations, apply_relation
@@ -204,12 +201,6 @@ def test_golds_are_cleaned() -> None:
         assert clean_gold(cleaned) == cleaned, gold
 
 
-@settings(max_examples=300, deadline=None)
-@given(st.text(max_size=100))
-def test_cleaning_never_raises(gold: str) -> None:
-    clean_gold(gold)
-
-
 def test_decorated_golds_credit_their_plain_value_and_keep_their_meaning(relation: Equivalence) -> None:
     decorated, kept = cases("grading", "decorated_golds"), cases("grading", "gold_meaning_kept")
     assert [(gold, answer) for gold, answer in decorated if not tagged(relation, answer, gold)] == []
@@ -282,22 +273,6 @@ def test_an_answer_that_is_too_long_to_read_is_named(relation: Equivalence) -> N
         assert (result.score, result.reason.endswith(TOO_LONG)) == (0.0, True)
 
 
-def test_threads_share_one_relation(relation: Equivalence) -> None:
-    results: list[bool] = []
-
-    def work() -> None:
-        for k in range(200):
-            results.append(grade(rf"\boxed{{\sqrt{{{k * k}}}}}", str(k), relation=relation).correct)
-            results.append(not grade(f"<answer>{k}</answer>", str(k + 1), relation=relation).correct)
-
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert results == [True] * 1600
-
-
 def table(file: str) -> list[tuple[tuple[str, ...] | None, str, list[str], list[str]]]:
     """Return (options, gold, credited, not credited) of every gold in a table."""
     rows: list[tuple[tuple[str, ...] | None, str, list[str], list[str]]] = []
@@ -358,11 +333,12 @@ def test_the_catalogue_of_graded_cases(tmp_path: Path, monkeypatch: pytest.Monke
             return True
 
         started = time.perf_counter()
-        rules = grade(case["response"], case["gold"], case.get("question"), case.get("choices"))
+        how = {"finish_reason": case.get("finish_reason", "unknown")}
+        rules = grade(case["response"], case["gold"], case.get("question"), case.get("choices"), **how)
         if time.perf_counter() - started >= 1.0:
             slow.append(case["id"])
         # What a judge who knows would say: yes to the rows marked judge, and to nothing else.
-        judged = grade(case["response"], case["gold"], case.get("question"), case.get("choices"), judge)
+        judged = grade(case["response"], case["gold"], case.get("question"), case.get("choices"), judge, **how)
         match case["stage"]:
             case "rule":
                 right = rules.correct is case["expected"]

@@ -176,16 +176,6 @@ def test_rows_in_the_words_of_the_release(name: str, key: str, question: str) ->
     assert item.question == question
 
 
-@pytest.mark.parametrize(("name", "rows"), [("mathvision", 304), ("wemath", 196)])
-def test_real_rows_are_asked_in_the_words_of_the_release(name: str, rows: int, shared_data: Path) -> None:
-    items = BENCHMARKS[f"{name}_release"].load(shared_data / name).items
-    (file,) = (shared_data / name).glob("*.parquet")
-    columns = [NAMED[name], "question", "options" if name == "mathvision" else "option"]
-    expected = [released(name, row) for row in pq.read_table(file, columns=columns).to_pylist()]
-    assert [item.question for item in items] == expected
-    assert len(expected) == rows
-
-
 def test_an_amc_problem_keeps_the_line_ends_behind_it(tmp_path: Path) -> None:
     """amc23.yaml of the release: `{{problem}}\\n Please reason ...`, whatever the problem ends in."""
     rows = write_rows(tmp_path / "a.jsonl", [{"id": 1, "problem": "How many? \n\n", "answer": 3.0, "url": ""}])

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from doubles import ByOption, CaseFold
+from doubles import CaseFold
 from mmcorl.errors import UserError
 from mmcorl.labels.voting import Vote, majority, pairwise_agreement
 
@@ -57,13 +57,6 @@ def test_thresholds_drop_a_winner_with_too_few():
         for votes in range(cast // 2 + 1, cast + 1):
             answers = ["1"] * votes + ["2"] * (cast - votes)
             assert majority(answers, SAME, min_share=votes / cast).answer == "1"
-
-
-def test_options_of_the_question_reach_the_relation():
-    # With the options known, "A" and "30" are one answer with two votes; without, three candidates tie.
-    answers = ["B", "A", "30"]
-    assert majority(answers, ByOption(), choices=("30", "60")).answer == "A"
-    assert majority(answers, ByOption()).answer == "B"
 
 
 # -- properties ----------------------------------------------------------------------------------------------
