@@ -192,8 +192,10 @@ def folder(module: str) -> str:
 
 
 def folder_graph(edges: Mapping[str, set[str]]) -> dict[str, set[str]]:
-    """Return which folders import which; modules directly in mmcorl/ stand for themselves."""
-    homes = {name: name if folder(name) == "mmcorl" else folder(name) for name in edges}
+    """Return which folders import which; modules directly in mmcorl/, or named in a layer, stand for
+    themselves."""
+    alone = {room for line in budgets()["layers"] for room in line.split()}
+    homes = {name: name if folder(name) == "mmcorl" or name in alone else folder(name) for name in edges}
     arrows: dict[str, set[str]] = {home: set() for home in homes.values()}
     for name, others in edges.items():
         arrows[homes[name]] |= {homes[other] for other in others} - {homes[name]}

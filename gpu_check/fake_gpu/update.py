@@ -112,8 +112,8 @@ def run(config: Config, agent: int, folder: Path) -> Update:
     """
     one = config.agents[agent].model_copy(update={"ranks": 1})
     training = on_one_rank(config.training)
-    batch = config.batch.model_copy(update={"prompts": math.ceil(config.batch.prompts / config.agents[agent].ranks)})
-    alone = {"agents": [one], "training": training, "batch": batch, "device": "cuda", "launcher": "local"}
+    share = config.batch.model_copy(update={"prompts": math.ceil(config.batch.prompts / config.agents[agent].ranks)})
+    alone = {"agents": [one], "training": training, "batch": share, "device": "cuda", "launcher": "local"}
     config = config.model_copy(update=alone)
     encoder = PromptEncoder(config, config.agents[0], str(folder))
     prompt, prompts = longest(encoder)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -19,8 +19,9 @@ MAX_VLLM_TEMPERATURE = 2.0
 
 @dataclass(frozen=True)
 class EngineRow(Row):
-    """An engine. `function`, of a user's own, builds it from an `EngineRequest`."""
+    """An engine. `function`, of a user's own, builds it from an `EngineRequest`; `mmcorl.engines` builds those here."""
 
+    function: Callable[..., Any] | None  # type: ignore[assignment]
     own_weights: bool = False
     """Whether it holds a copy of the weights, which is synced after updates and compared with the trainer's."""
     one_sleeper_per_process: bool = False

@@ -22,27 +22,22 @@ from transformers import AutoConfig
 import patches
 from mmcorl.algo.logprobs import chunk_of
 from mmcorl.config import Config
-from mmcorl.data.settings import BatchSettings
-from mmcorl.engines import max_rows, rows_per_step
-from mmcorl.engines.settings import ENGINES, EngineSettings, SamplingSettings
-from mmcorl.labels.settings import SupervisionSettings
+from mmcorl.engines.settings import ENGINES
 from mmcorl.policy import four_bits
 from mmcorl.policy.prompt_encoder import PromptEncoder
 from mmcorl.policy.weights import MULTIPLIED
 from mmcorl.trainer.activations import Stack, Work, ends, ends_of_tower, kept, stack_of, working
+from mmcorl.trainer.sampling_memory import GIB, rows_at_once, sampling_bytes
 from mmcorl.trainer.settings import TrainingSettings
 from mmcorl.types import Prompt
 from model_adapters.loading import read_pretrained, refusing_damage
 
-GIB = 2**30
 RESERVE_ON_CPU = GIB // 2
 """Python, torch and transformers in a process without a GPU."""
 RESERVE = int(1.5 * GIB)
 """CUDA context, kernels' workspace and fragmentation."""
 CONTEXT = int(0.6 * GIB)
 """CUDA context and workspace of another agent that takes turns on the GPU."""
-VLLM_WORKING = 3 * GIB
-"""What vLLM takes of its share besides weights and KV cache: captured graphs and its largest forward pass."""
 BUCKET = 5 * 10**8
 """Elements in a bucket of gradients: the default of DeepSpeed's `reduce_bucket_size`."""
 
@@ -273,12 +268,12 @@ def budget(
     copies = _copies(training, shape, ranks, trained, away)
     updating = _updating(training, shape, micro, copies, gradients, adamw, cpu)
     # A whole copy is in bf16 already.
-    sampling = _sampling(
+    sampling = sampling_bytes(
         config.engine,
         config.sampling,
         training.dtype,
         shape,
-        rows=_rows_at_once(config.engine, config.batch, config.supervision, ranks),
+        rows=rows_at_once(config.engine, config.batch, config.supervision, ranks),
         prompt=prompts.tokens if prompts else longest,
         gpu_bytes=gpu_bytes,
         casts=0 if parts > 1 else copies[0],
@@ -458,75 +453,3 @@ def largest_micro_batch(config: Config, ranks: int, prompts: Prompts) -> Largest
         work = Work(prompt, completion, 1, rows, shared=True)
         passes = groups * math.ceil(count / rows)
     return LargestMicroBatch(work, prompts.image_tokens * work.groups, passes)
-
-
-def _rows_at_once(engine: EngineSettings, batch: BatchSettings, supervision: SupervisionSettings, ranks: int) -> int:
-    """Count the completions that an engine samples at once."""
-    sampled = (engine, batch, supervision, ranks)
-    return min(rows_per_step(*sampled), max_rows(*sampled))
-
-
-def _sampling(
-    engine: EngineSettings,
-    sampling: SamplingSettings,
-    dtype: str,
-    shape: Shape,
-    *,
-    rows: int,
-    prompt: int,
-    gpu_bytes: int | None,
-    casts: int,
-    on_cpu: bool,
-) -> dict[str, int]:
-    """Return the bytes of sampling `rows` at once, of prompts as long as `prompt`.
-
-    `dtype` is that of training; `casts` are bytes of the bf16 weights that autocast keeps while the trained weights
-    themselves sample.
-    """
-    longest = prompt + sampling.max_new_tokens
-    tokens = min(rows * longest, engine.max_tokens)
-    shares_weights = not ENGINES.find(engine.kind).own_weights
-    low = 4 if dtype == "fp32" and shares_weights else 2
-    cache = tokens * 2 * low * shape.decoder.number * shape.decoder.keys
-    if shares_weights:
-        # A layer's cache exists twice while it grows. Drawing a token takes the logits, those at the temperature,
-        # their log-probabilities, probabilities, and these in blocks; top-p sorts them and needs as much again.
-        drawn = (20 if sampling.top_p == 1 else 44) * min(rows, max(1, tokens // longest)) * shape.vocabulary
-        cache += cache // max(shape.decoder.number, 1)
-        return {"KV cache": cache, "drawing tokens": drawn, "bf16 weights": casts}
-    if on_cpu:
-        cache = int((engine.kv_cache_gib or 1) * GIB)
-        weights = (4 if (engine.dtype or dtype) == "fp32" else 2) * shape.parameters
-        return {"vLLM": weights // engine.tensor_parallel + cache}
-    if gpu_bytes is not None and engine.kv_cache_gib is None:
-        return {"vLLM": int(engine.gpu_memory_utilization * gpu_bytes)}
-    cache = cache // shape.decoder.parts(engine.tensor_parallel)
-    weights = 2 * shape.parameters // engine.tensor_parallel
-    return {"vLLM": weights + (cache if engine.kv_cache_gib is None else int(engine.kv_cache_gib * GIB))}
-
-
-@dataclass(frozen=True)
-class CachedRows:
-    """How many rows of the greatest length the KV cache of an engine holds, about, beside what it samples."""
-
-    held: int
-    sampled: int
-    """Completions that an engine samples at once, for all ranks that it spans."""
-    tokens: int
-    """The greatest length: longest prompt and completion."""
-
-
-def cached_rows(config: Config, ranks: int, shape: Shape, gpu_bytes: int) -> CachedRows | None:
-    """For an engine with its own weights on a GPU of `gpu_bytes`, or with `device: cpu` there; None for any other."""
-    engine, training = config.engine, config.training
-    if not ENGINES.find(engine.kind).own_weights:
-        return None
-    longest = engine.max_model_len or config.data.max_prompt_tokens + config.sampling.max_new_tokens
-    low = 4 if (engine.dtype or training.dtype) == "fp32" else 2
-    weights = low * shape.parameters // engine.tensor_parallel
-    room = int(engine.gpu_memory_utilization * gpu_bytes) - weights - VLLM_WORKING
-    if engine.kv_cache_gib is not None or config.device == "cpu":
-        room = int((engine.kv_cache_gib or 1) * GIB)
-    keys = shape.decoder.keys // shape.decoder.parts(engine.tensor_parallel)
-    held = max(0, room) // (longest * 2 * low * shape.decoder.number * keys)
-    return CachedRows(held, _rows_at_once(engine, config.batch, config.supervision, ranks), longest)

@@ -15,7 +15,7 @@ from mmcorl.config import load as load_config
 from mmcorl.data.sources import load_prompts
 from mmcorl.policy.prompt_encoder import PromptEncoder
 from mmcorl.run import memory as run_memory
-from mmcorl.trainer import memory
+from mmcorl.trainer import memory, sampling_memory
 from mmcorl.trainer.activations import Stack, Work, kept, per_layer
 from mmcorl.trainer.gpu_peak import GpuPeak
 from mmcorl.trainer.memory import GIB, Shape
@@ -155,9 +155,9 @@ def test_engines_that_span_ranks_hold_a_part_each():
         sampling = memory.budget(config, 0, shape).sampling
         assert sampling == {"vLLM": 6 * BILLION // parts + 20_000 * 100 * rows // heads}
         card = int(10 * GIB / 0.4)
-        found = memory.cached_rows(config, 8, shape, card)
+        found = sampling_memory.cached_rows(config, 8, shape, card)
         room = int(0.4 * card) - 6 * BILLION // parts - memory.VLLM_WORKING
-        assert found == memory.CachedRows(room // (20_000 * 100 // heads), rows, 100)
+        assert found == sampling_memory.CachedRows(room // (20_000 * 100 // heads), rows, 100)
 
 
 def test_rows_that_the_cache_of_vllm_holds_on_a_card_of_80_gb():
@@ -172,17 +172,20 @@ def test_rows_that_the_cache_of_vllm_holds_on_a_card_of_80_gb():
         (12.19e9, 48, 2048, 3),
     ):
         shape = Shape(int(parameters), 0, 1, Stack(layers, 1, 1, queries=1, keys=keys))
-        found = memory.cached_rows(settings(**vllm, **sizes), 4, shape, card)
-        assert found == memory.CachedRows(rows, 16, 4096)
+        found = sampling_memory.cached_rows(settings(**vllm, **sizes), 4, shape, card)
+        assert found == sampling_memory.CachedRows(rows, 16, 4096)
     more = settings(**(vllm | {"engine": {"kind": "vllm", "gpu_memory_utilization": 0.7}}), **sizes)
-    assert memory.cached_rows(more, 4, shape, card).held == 19
+    assert sampling_memory.cached_rows(more, 4, shape, card).held == 19
     # 2 bytes x 10 layers x 500 x 2: 20,000 bytes a token, 40,000 in fp32; 8 x 4 rows of 3,072 + 6.
     for engine, held in (({}, 2**30 // 40_000 // 3078), ({"kv_cache_gib": 0.1, "max_model_len": 100}, 26)):
         config = settings(engine={"kind": "vllm", **engine}, batch={"prompts": 8}, device="cpu")
-        assert memory.cached_rows(config, 1, SHAPE, card).held == held
-    assert memory.cached_rows(settings(), 1, SHAPE, card) is None
+        assert sampling_memory.cached_rows(config, 1, SHAPE, card).held == held
+    assert sampling_memory.cached_rows(settings(), 1, SHAPE, card) is None
     assert (
-        memory.cached_rows(settings(engine={"kind": "vllm", "gpu_memory_utilization": 0.01}), 1, SHAPE, card).held == 0
+        sampling_memory.cached_rows(
+            settings(engine={"kind": "vllm", "gpu_memory_utilization": 0.01}), 1, SHAPE, card
+        ).held
+        == 0
     )
 
 

@@ -40,13 +40,14 @@ from mmcorl.launch.ray_cluster import require_ray
 from mmcorl.policy.prompt_encoder import PromptEncoder
 from mmcorl.prompts.styles import instruction_of, system_of
 from mmcorl.registry import shown
-from mmcorl.run.prepare import NAMED, check_rows, open_sources, require_image_readers
+from mmcorl.run.prepare import MAX_LISTED_ROWS, check_rows, open_sources, require_image_readers
 from mmcorl.sandbox.process import open_sandbox
 from mmcorl.system import cuda
 from mmcorl.system.hub import hub_id, unreachable
 from mmcorl.system.version import __version__
 from mmcorl.trainer import parity
-from mmcorl.trainer.memory import GIB, Budget, CachedRows, Shape, budget, cached_rows, ram, shape_of, together
+from mmcorl.trainer.memory import Budget, Shape, budget, ram, shape_of, together
+from mmcorl.trainer.sampling_memory import GIB, CachedRows, cached_rows
 from mmcorl.trainer.throughput import known_gpu
 from mmcorl.types import Prompt
 from model_adapters.errors import AdapterError, in_a_line
@@ -319,7 +320,7 @@ def _data(config: Config, found: _Found, quiet: bool) -> Iterator[Finding]:
             told = checked.summary()
         except DataError as error:
             level, told, checked = "problem", str(error), error.report
-        named = [str(finding) for finding in checked.findings[:NAMED] if str(finding) not in told]
+        named = [str(finding) for finding in checked.findings[:MAX_LISTED_ROWS] if str(finding) not in told]
         yield Finding(level, "data", f"{name}: {told}" + (f" ({'; '.join(named)})" if named else ""))
         if name == "train":
             found.kept = len(checked.kept)

@@ -8,7 +8,7 @@ from mmcorl.apps.analysis.statistics import MARK, is_within_noise
 from mmcorl.apps.report.caveats import COUNTERPARTS
 from mmcorl.apps.report.page import share
 from mmcorl.run.reader import RunFiles, StartEnd, dig
-from mmcorl.run.summary import TELLING, training, window
+from mmcorl.run.summary import MIN_SCATTER_STEPS, training, window
 from mmcorl.run.table import Align, Cell, Table, cells
 
 UNSURE = "? "
@@ -84,7 +84,7 @@ def _note(runs: Sequence[RunFiles], *, unsure: bool) -> str:
     told = f"Votes, reward and diversity are means of the first {count} and the last {count} steps"
     if all(len(run.metrics) == 1 for run in runs):
         told = "Votes, reward and diversity are those of the only step, and one step has no change"
-    few = f", and ? one of fewer than {TELLING} steps, too few to tell" if unsure else ""
+    few = f", and ? one of fewer than {MIN_SCATTER_STEPS} steps, too few to tell" if unsure else ""
     told += f"; ~ marks a change within two standard errors, from the scatter of the steps{few}"
     if prompts := sorted({n for run in runs for name in run.sets if (n := _prompts(run, name))}):
         of = " to ".join(map(str, dict.fromkeys([prompts[0], prompts[-1]])))
