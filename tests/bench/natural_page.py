@@ -324,6 +324,8 @@ TABLES: Mapping[str, Callable[[pd.DataFrame], list[Table]]] = {
     "headline": arms,
     "faster": arms,
     "unsure": arms,
+    "typefaces": arms,
+    "numbers": arms,
     "factors": factor_tables,
     "cohort": cohort,
     "long": long,

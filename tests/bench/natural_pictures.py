@@ -151,4 +151,5 @@ def long(runs: pd.DataFrame, curves: pd.DataFrame) -> Figure:
     return figure
 
 
-NAMED = {"headline": sources, "faster": sources, "unsure": sources, "factors": factors, "long": long}
+SAME_ARMS = ("headline", "faster", "unsure", "typefaces", "numbers")
+NAMED = dict.fromkeys(SAME_ARMS, sources) | {"factors": factors, "long": long}

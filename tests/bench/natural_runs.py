@@ -12,6 +12,7 @@ from mmcorl.apps.analysis.run_files import RunFiles, read_run
 from mmcorl.apps.sweep.sweep import Planned
 from mmcorl.rewards import REWARDS
 from mmcorl.run.diagnosis import Watch
+from mmcorl.run.records import dig
 from tests.bench.tables import HELD_OUT, WINDOW, greedy, held_out_cells, last_of, mean, sampled, sampled_cells
 
 AGENTS = (1, 2, 3, 4)
@@ -71,6 +72,7 @@ def numbers(one: Planned, costs: Mapping[str, float]) -> dict[str, Any]:
         "collapse_step": collapse_step(run, learners, accuracy),
         "first_alarm": min((one.step for one in collapses if one.step is not None), default=None),
         "alarms": " ".join(f"{one.kind}@{one.step}" for one in collapses),
+        "relation": dig(run.summary, "grader", "version"),
         "core_seconds": seconds,
     }
 
