@@ -1,12 +1,18 @@
-"""Commands that install optional packages, by the installer that mmcorl itself came with. Imports nothing heavy."""
+"""Commands that install optional packages, by the installer and from the place that mmcorl itself came from.
+
+Imports nothing heavy.
+"""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from mmcorl.errors import UserError
 
@@ -37,13 +43,13 @@ def naming_extras() -> Iterator[None]:
 
 def missing(module: str) -> MissingPackageError:
     """Return the error about a module that an extra brings."""
-    way = install(EXTRAS[module]) if module in EXTRAS else f"{install('cpu')}, or mmcorl[gpu] for GPUs"
+    way = install(EXTRAS[module]) if module in EXTRAS else f"{install('cpu')}, or the extra gpu for GPUs"
     return MissingPackageError(f"this needs {module}, which is not installed: {way}")
 
 
 def install(extra: str) -> str:
     """Return the command that installs an extra of this package."""
-    return _command(_pip(), f"mmcorl[{extra}]")
+    return f"{_pip()} install {source(extra, _recorded('direct_url.json'))}"
 
 
 def install_vllm(gpu: bool) -> str:
@@ -57,16 +63,28 @@ def install_package(name: str) -> str:
 
 
 def _pip() -> str:
+    return "uv pip" if _recorded("INSTALLER").strip() == "uv" else "pip"
+
+
+def _recorded(name: str) -> str:
+    """Return what the installer recorded of mmcorl; empty for a checkout that is on PYTHONPATH alone."""
     try:
-        installer = metadata.distribution("mmcorl").read_text("INSTALLER") or ""
-    except metadata.PackageNotFoundError:  # a checkout that is on PYTHONPATH alone
-        installer = ""
-    return "uv pip" if installer.strip() == "uv" else "pip"
+        return metadata.distribution("mmcorl").read_text(name) or ""
+    except metadata.PackageNotFoundError:
+        return ""
 
 
-def _command(pip: str, what: str, root: Path = Path(__file__).parents[2]) -> str:
+def source(extra: str, direct_url: str, root: Path = Path(__file__).parents[2]) -> str:
+    """Return what to install for an extra: again what was installed, a checkout, a file or a repository.
+
+    `direct_url` is direct_url.json (PEP 610), which an installer writes for all that did not come from an index.
+    """
+    record: dict[str, Any] = json.loads(direct_url or "{}")
     if (root / "pyproject.toml").is_file():
-        checkout = "." if root == Path.cwd() else root
-        return f"{pip} install -e '{checkout}{what.removeprefix('mmcorl')}'"
-    # What is installed counts, also from a wheel or a repository; only its extra is fetched.
-    return f"{pip} install '{what}'"
+        return f"-e '{'.' if root == Path.cwd() else root}[{extra}]'"
+    if "vcs_info" in record:
+        vcs = record["vcs_info"]
+        return f"'mmcorl[{extra}] @ {vcs['vcs']}+{record['url']}@{vcs['commit_id']}'"
+    if record.get("url", "").startswith("file:"):
+        return f"'{unquote(urlsplit(record['url']).path)}[{extra}]'"
+    return f"'mmcorl[{extra}] @ {record['url']}'" if record else f"'mmcorl[{extra}]'"

@@ -88,9 +88,31 @@ def test_a_function_in_python_is_named_by_its_file():
         settings.resolve("text", {"reward": len})
 
 
-def test_a_checkout_is_installed_from_its_folder(tmp_path, monkeypatch):
-    assert install_hints._command("uv pip", "mmcorl[ray]", tmp_path) == "uv pip install 'mmcorl[ray]'"
+@pytest.mark.parametrize(
+    ("record", "expected"),
+    [
+        ("", "'mmcorl[ray]'"),
+        (
+            '{"archive_info": {}, "url": "file:///a%20b/mmcorl-0.1.0-py3-none-any.whl"}',
+            "'/a b/mmcorl-0.1.0-py3-none-any.whl[ray]'",
+        ),
+        ('{"dir_info": {}, "url": "file:///src/mmcorl"}', "'/src/mmcorl[ray]'"),
+        (
+            '{"archive_info": {}, "url": "https://example.org/mmcorl.whl"}',
+            "'mmcorl[ray] @ https://example.org/mmcorl.whl'",
+        ),
+        (
+            '{"url": "https://example.org/mmcorl.git", "vcs_info": {"vcs": "git", "commit_id": "abc"}}',
+            "'mmcorl[ray] @ git+https://example.org/mmcorl.git@abc'",
+        ),
+    ],
+)
+def test_an_extra_is_installed_from_where_mmcorl_came(tmp_path, record, expected):
+    assert install_hints.source("ray", record, tmp_path) == expected
     (tmp_path / "pyproject.toml").touch()
-    assert install_hints._command("uv pip", "mmcorl[ray]", tmp_path) == f"uv pip install -e '{tmp_path}[ray]'"
+    assert install_hints.source("ray", record, tmp_path) == f"-e '{tmp_path}[ray]'"
+
+
+def test_a_checkout_is_installed_from_its_folder(monkeypatch):
     monkeypatch.chdir(ROOT)
     assert install_hints.install("ray").endswith("pip install -e '.[ray]'")
