@@ -215,7 +215,7 @@ def _known(file: Path, content: str, rows: Sequence[Labelled]) -> tuple[list[Che
 def _read(path: Path) -> list[Labelled]:
     """Return the labelled rows of a file."""
     rows: list[Labelled] = []
-    ids = set()
+    ids, shown = set(), {}
     for number, row in enumerate(read_rows(path), start=1):
         truth = _TRUTH.get(str(row.get("correct")).strip().lower())
         texts = {name: "" if row.get(name) is None else str(row[name]) for name in ("gold", "answer")}
@@ -232,6 +232,10 @@ def _read(path: Path) -> list[Labelled]:
             raise UserError(f"id {name!r} stands twice in {path}: give each row its own")
         ids.add(name)
         request = JudgeRequest(str(row.get("question") or ""), choices, **texts, ending=str(row.get("response") or ""))
+        first, label = shown.setdefault(repr(request), (name, truth))
+        if first != name:
+            labels = "the same label" if label is truth else "two labels"
+            raise UserError(f"rows {first} and {name} of {path} are the same answer, with {labels}: keep one of them")
         rows.append(Labelled(name, str(row.get("family") or "rows"), request, truth))
     if not rows:
         raise UserError(f"{path} holds no rows: give one labelled answer a row")

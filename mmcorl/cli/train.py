@@ -9,7 +9,6 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -21,7 +20,7 @@ from mmcorl.cli.output import show, show_comparison
 from mmcorl.config import methods
 from mmcorl.config.load import about
 from mmcorl.errors import RunError, UserError
-from mmcorl.system.install_hints import missing
+from mmcorl.system.needed import require
 
 if TYPE_CHECKING:
     from mmcorl.apps.doctor.paper_settings import Comparison
@@ -90,11 +89,11 @@ def train(run: TrainArguments, progress: Progress, output: Output) -> int:
         if not progress.quiet:
             print(finished, file=sys.stderr)
     else:
+        _require(config.engine.kind, config.launcher, config.device, config.logging.trackers)
         if not progress.quiet:
             agents = [agent.name for agent in config.agents]
             about_run = _about(config.name, agents, config.steps, config.epochs, run_dir)
             print(about_run, file=sys.stderr, flush=True)
-        _require(config.engine.kind, config.launcher, config.device, config.logging.trackers)
         with waiting("loading torch and transformers", quiet=progress.quiet):
             from mmcorl import training
             from mmcorl.apps.demos.zoo import open_models
@@ -134,6 +133,7 @@ def _require(engine: str, launcher: str, device: str, trackers: Sequence[str]) -
     from mmcorl.run.trackers import require_trackers
     from mmcorl.system import needed
 
+    require("torch")
     if engine == "vllm":
         needed.require_vllm()
     if launcher == "ray":
@@ -218,8 +218,7 @@ examples, the toy cohort with two learning rates, and from three different start
 def sweep(plan: SweepArguments, progress: Progress, output: Output) -> int:
     from mmcorl.apps.sweep import sweep as tool
 
-    if find_spec("torch") is None:
-        raise missing("torch")
+    require("torch")
     if plan.jobs < 1:
         raise UserError(f"--jobs is {plan.jobs}, but runs need a process: give 1 or more")
     first = [text.replace("{seed}", str(plan.seeds[0])) for text in plan.overrides]

@@ -97,6 +97,9 @@ def test_what_cannot_be_checked_is_refused(cli: Cli, file: Path) -> None:
         assert sentence in cli.refused("judge-check", file, *url)
     write_rows(file, [ROWS[0] | {"id": "a"}] * 2)
     assert "id 'a' stands twice" in cli.refused("judge-check", file, *url)
+    for correct, labels in ((ROWS[0]["correct"], "the same label"), (not ROWS[0]["correct"], "two labels")):
+        write_rows(file, [ROWS[0] | {"id": "a"}, ROWS[0] | {"id": "b", "correct": correct}])
+        assert f"rows a and b of {file} are the same answer, with {labels}" in cli.refused("judge-check", file, *url)
     write_rows(file, ROWS)
     assert "--judge-end 9 is for a format that shows the response" in cli.refused(
         *("judge-check", file, *url, "--judge-end", "9", "--judge-format", "judge_letters.py:ask")
