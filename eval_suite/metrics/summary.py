@@ -29,6 +29,7 @@ from eval_suite.benchmarks.base import RULES_ALONE, Benchmark, SubScores, by_fie
 from eval_suite.metrics.aggregate import Score, aggregate, default_aggregation
 from eval_suite.metrics.outcomes import Outcome
 from eval_suite.metrics.prompt_protocol import Asked
+from eval_suite.metrics.sampled import right_samples, summarised
 from mmcorl.answers.relation_base import Relation
 from mmcorl.answers.relation_table import RELATIONS
 from mmcorl.apps.analysis.statistics import by_unit, clustered_interval, mean_interval, wilson
@@ -102,6 +103,7 @@ def summarise(
                 "total": score.total,
                 "accuracy": score.accuracy,
                 **_intervals(members, score),
+                "sampled": summarised(members, right_samples(members, graded), len(graded) // len(members)),
                 "rule_correct": by_rule.correct,
                 "rule_accuracy": by_rule.accuracy,
                 "tie_rule": score.tie_rule,
