@@ -20,6 +20,7 @@ from mmcorl.errors import RunError, UserError
 from mmcorl.grading.code_task import CodeTask
 from mmcorl.grading.items import Item
 from mmcorl.grading.official_metrics import METRICS
+from mmcorl.grading.options import parse_options
 from mmcorl.prompts.styles import PromptStyle
 from mmcorl.registry import raised
 
@@ -30,6 +31,9 @@ READ_THE_PICTURE = "Answer the question shown in the image."
 
 SHORT_ANSWER = "Answer the question using a single word or phrase."
 """What follows the questions of benchmarks that take the whole response as the answer."""
+
+RULES_ALONE = "right answers in other words count as wrong, as only a judge can compare them"
+"""What a score says of a benchmark that is `judged`, where no judge took part."""
 
 SubScores = dict[str, dict[str, dict[str, float | None]]]
 """Field, then value, then `n`, `correct` and `accuracy`; accuracy is always correct / n, None where n is 0. One with
@@ -157,6 +161,8 @@ class Benchmark:
     wrong."""
     reports_score: bool = False
     """Whether that mean, and not the share of right answers, is the score that the benchmark reports."""
+    judged: bool = False
+    """Whether right answers may be in words that only a judge can compare, so that rules alone are too low a score."""
     prompt_style: PromptStyle = "boxed"
     """Instruction where neither the user nor the checkpoint's run names one."""
     temperature: float = 0.0
@@ -363,6 +369,18 @@ def labels_of(gold: str, choices: Sequence[str]) -> str:
     if text in plain:
         return LETTERS[plain.index(text)]
     raise RowError("no_such_option", f"the answer {gold!r} is none of the options {list(choices)}")
+
+
+def lettered(question: str, gold: str, last: str = "D") -> dict[str, Any]:
+    """Return question, options and gold of an item whose options stand in its question and whose answer is a letter.
+
+    An option is its letter alone, A to `last` or the answer's, where the question does not give each a text.
+    """
+    golds = labels_of(gold.replace(", ", "\n"), LETTERS).split(", ")
+    choices = parse_options(question)
+    if choices is None or not all(choices) or not set(golds) <= set(LETTERS[: len(choices)]):
+        choices = tuple(LETTERS[: LETTERS.index(max([*golds, last])) + 1])
+    return {"question": question.strip(), "gold": ", ".join(golds), "choices": choices}
 
 
 def content_ids(*columns: str) -> Callable[[Sequence[Row]], Sequence[Row]]:

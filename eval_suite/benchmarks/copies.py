@@ -14,8 +14,12 @@ from mmcorl.data.tables import ArrowTable, JsonTable, Table, UnreadableRowError,
 from mmcorl.errors import UserError
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
+SEVERAL = "+"
+"""Between the names of configurations, or splits, that are read as one."""
 _SUFFIXES = (".parquet", ".jsonl", ".json")
-IMAGE_COLUMNS = frozenset({"image", "decoded_image", "image_path", *(f"image_{number}" for number in range(1, 8))})
+IMAGE_COLUMNS = frozenset(
+    {"image", "images", "decoded_image", "image_path", *(f"image_{number}" for number in range(1, 8))}
+)
 """Columns that may hold encoded images."""
 
 
@@ -56,7 +60,8 @@ def _open_local(name: str, source: str, path: Path, config: str | None, split: s
         saved = (path / "dataset_dict.json").is_file()
         if saved or (path / "state.json").is_file():
             return open_table(source, split if saved else None)
-        if (path / "README.md").is_file() and "configs:" in (path / "README.md").read_text(errors="replace"):
+        described = (path / "README.md").is_file() and "configs:" in (path / "README.md").read_text(errors="replace")
+        if described and SEVERAL not in (config or ""):
             return open_table(source, split, config)  # a snapshot of the hub repository
         return _open_files(name, path, config, split)
     if not path.exists() and not glob.has_magic(source):
@@ -100,9 +105,10 @@ def _open_hub(name: str, hub_id: str, config: str | None, split: str) -> Copy:
     import datasets
 
     try:
-        builder = datasets.load_dataset_builder(hub_id, name=config)
-        builder.download_and_prepare()
-        dataset = builder.as_dataset(split=split)
+        builders = [datasets.load_dataset_builder(hub_id, name=each or None) for each in (config or "").split(SEVERAL)]
+        for builder in builders:
+            builder.download_and_prepare()
+        dataset = datasets.concatenate_datasets([builder.as_dataset(split=split) for builder in builders])
     except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
         cause = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")[:200]
         raise UserError(

@@ -13,25 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from eval_suite.evaluation.pipeline import grade_file
-from eval_suite.metrics.aggregate import pass_at_k
 from eval_suite.metrics.outcomes import Outcome, pool
 from eval_suite.metrics.paired import check_alike
 from eval_suite.metrics.prompt_protocol import asked_differences
+from eval_suite.metrics.sampled import Change, changes, covers, passes, right_samples
 from eval_suite.reporter import SILENT, Reporter, counted
 from eval_suite.results.finished import Evaluation, Result, open_evaluations
 from eval_suite.results.tables import p_text, title
 from mmcorl.answers import Equivalence
-from mmcorl.apps.analysis.statistics import (
-    MARK,
-    RESAMPLES,
-    Cluster,
-    Interval,
-    by_unit,
-    may_be_chance,
-    percentile_interval,
-    resampled_ratios,
-    sign_flip_p,
-)
+from mmcorl.apps.analysis.statistics import MARK, RESAMPLES
 from mmcorl.errors import UserError
 from mmcorl.grading.items import Item
 from mmcorl.run.table import Align, Cell, Table, cells
@@ -39,34 +29,6 @@ from mmcorl.system.install_hints import naming_extras
 
 TEAM = "team"
 """Name of all agents together: their samples as if one model had drawn them."""
-QUARTERS = 4
-"""Cover@tau is shown for tau = 1/4, 1/2, 3/4 and 1."""
-
-
-@dataclass(frozen=True)
-class Change:
-    """A mean over the problems before and after training."""
-
-    name: str
-    """`pass@4` or `cover@0.5`."""
-    at: float
-    """k, or tau."""
-    before: float
-    after: float
-    interval: Interval
-    """Of the difference: paired bootstrap over what is independent, problems or groups of them."""
-    p: float | None
-    """Exact, by flips of signs; None where k is neither 1 nor all samples."""
-
-    @property
-    def difference(self) -> float:
-        """After minus before."""
-        return self.after - self.before
-
-    @property
-    def direction(self) -> int:
-        """1 up, -1 down, 0 where the difference may be chance."""
-        return 0 if may_be_chance(self.interval, self.p) else 1 if self.difference > 0 else -1
 
 
 @dataclass(frozen=True)
@@ -230,41 +192,10 @@ def _reach(
     benchmark: str, who: str, items: Sequence[Item], before: Sequence[Outcome], after: Sequence[Outcome]
 ) -> Reach:
     n = len(before) // len(items)
-    right = [_right(items, outcomes) for outcomes in (before, after)]
-    clusters = [item.cluster for item in items]
-
-    def change(name: str, at: float, values: Sequence[Sequence[Cluster]], exact: bool = True) -> Change:
-        """`values`: of each side, of each problem a share; exact ones have one total."""
-        shares = [[value.correct / value.total for value in side] for side in values]
-        differences = by_unit((unit, (b - a, 1)) for unit, a, b in zip(clusters, *shares, strict=True))
-        whole = by_unit((unit, (b.correct - a.correct, 1)) for unit, a, b in zip(clusters, *values, strict=True))
-        return Change(
-            *(name, at, sum(shares[0]) / len(items), sum(shares[1]) / len(items)),
-            percentile_interval(resampled_ratios(differences, seed=0, resamples=RESAMPLES)),
-            sign_flip_p(count for count, _ in whole) if exact else None,
-        )
-
-    ks = [*(1 << power for power in range(n.bit_length()) if 1 << power < n), n]
-    passes = [change(f"pass@{k}", k, [[pass_at_k(n, c, k) for c in side] for side in right], k in (1, n)) for k in ks]
-    # Of several tau that few samples cannot tell apart, the largest.
-    least = {-(-quarter * n // QUARTERS): quarter / QUARTERS for quarter in range(1, QUARTERS + 1)}
-    covers = [
-        change(f"cover@{tau:g}", tau, [[Cluster(int(c >= count), 1) for c in side] for side in right])
-        for count, tau in least.items()
-    ]
-    ids = [item.id for item in items]
-    reached, lost = (
-        tuple(id for id, a, b in zip(ids, *sides, strict=True) if not a and b) for sides in (right, right[::-1])
-    )
-    return Reach(benchmark, who, len(items), len({*clusters}), n, tuple(passes), tuple(covers), reached, lost)
-
-
-def _right(items: Sequence[Item], outcomes: Sequence[Outcome]) -> list[int]:
-    """Return the number of right samples of each item."""
-    counts = dict.fromkeys((item.id for item in items), 0)
-    for outcome in outcomes:
-        counts[outcome.id] += outcome.correct
-    return list(counts.values())
+    right = [right_samples(items, outcomes) for outcomes in (before, after)]
+    reached, lost = (tuple(item.id for item in items if not a[item.id] and b[item.id]) for a, b in (right, right[::-1]))
+    changed = [changes(measures, items, *right) for measures in (passes(n), covers(n))]
+    return Reach(benchmark, who, len(items), len({item.cluster for item in items}), n, *changed, reached, lost)
 
 
 def _points(change: Change) -> str:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from mmcorl.apps.report.overview import DASHES, GREY, INK, PALETTE, finish_axes, save_figure
 
 if TYPE_CHECKING:
-    from eval_suite.comparisons.boundary import Change, Reach
+    from eval_suite.comparisons.boundary import Reach
+    from eval_suite.metrics.sampled import Change
 
 
 def draw(reaches: Sequence[Reach], path: Path) -> Path:

@@ -18,6 +18,7 @@ from eval_suite.metrics.prompt_protocol import asked_differences
 from eval_suite.options import CodeOptions, EvalOptions, PoolOptions
 from eval_suite.reporter import SILENT, Reporter
 from eval_suite.results.finished import Evaluation, Result, is_evaluation, labels_of, open_evaluations
+from eval_suite.results.sampled_tables import sampled_comparison, sampled_tables
 from eval_suite.results.tables import check_one_table, comparison_table, csv_text, score_tables, title
 from mmcorl.answers import Equivalence
 from mmcorl.errors import UserError
@@ -40,7 +41,7 @@ class Comparison(Result):
         return [paired.as_dict() for paired in self.benchmarks]
 
     def tables(self) -> list[Table]:
-        return [comparison_table(self.benchmarks, self.left_out)]
+        return [comparison_table(self.benchmarks, self.left_out), *sampled_comparison(self.benchmarks)]
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class ScoreTable(Result):
         return dict(self.summaries)
 
     def tables(self) -> list[Table]:
-        return score_tables(self.summaries)
+        return [*score_tables(self.summaries), *sampled_tables(self.summaries)]
 
     def csv(self) -> str:
         return csv_text(self.summaries)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 from eval_suite.answer_form import MATHEMATICS, answer_form, answers_of
 from eval_suite.benchmarks import subset
 from eval_suite.benchmarks.custom_data import HELD_OUT, held_out, load_rows, open_rows, require_answers
-from eval_suite.benchmarks.tasks import BENCHMARKS, Loaded, parse_benchmarks
+from eval_suite.benchmarks.tasks import BENCHMARKS, Loaded, parse_benchmarks, unjudged
 from eval_suite.evaluation import steps
 from eval_suite.evaluation.generation import OWN_PROMPT, Generation, generation_for, training_of
 from eval_suite.evaluation.protocols import forms_of, under_protocol, with_judge_end
@@ -165,9 +165,9 @@ def grade_file(
                 folder.write("manifest.json", json.dumps(amended, indent=1, ensure_ascii=True) + "\n")
             return _finish(folder, options, sandbox, judge, reporter)
     read = read_answers(path, options.benchmark, named=named, answers=answers)
-    for note in read.notes:
-        reporter.note(f"{path}: {note}")
     name = read.name
+    for note in [f"{path}: {note}" for note in read.notes] + (unjudged([name]) if judge is None else []):
+        reporter.note(note)
     samples = {name: read.file.samples}
     manifest = {
         "responses": path.name,
@@ -269,6 +269,7 @@ class EvalJob:
         if judge is not None and options.judge_format:
             graded += f", asked as {options.judge_format}"
         lines.append(graded + (f", which reads the last {options.judge_end:,} characters" if options.judge_end else ""))
+        lines += unjudged(self.generation) if judge is None else []
         if self.protocol is not None:
             lines.append(f"protocol {self.protocol}: " + ("; ".join(self.departures) or "nothing departs from it"))
         forms = [(name, BENCHMARKS[name].form_of) for name in self.generation if name in BENCHMARKS]

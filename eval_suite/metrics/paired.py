@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from eval_suite.metrics.aggregate import Score
 from eval_suite.metrics.prompt_protocol import Asked, asked_differences
+from eval_suite.metrics.sampled import Change, changes, covers, passes
 from mmcorl.apps.analysis.statistics import RESAMPLES, Cluster, Units, by_unit
 from mmcorl.errors import UserError
 from mmcorl.grading.items import Item
@@ -31,6 +32,10 @@ class Scored:
     """Responses that are missing or wait for a judge; they count as wrong until they come."""
     asked: Asked | None = None
     """How the items were asked; None where only responses are known."""
+    samples: int = 1
+    """Responses per item."""
+    right: Mapping[str, int] = field(default_factory=dict)
+    """Right ones among them by item id."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +63,8 @@ class Paired:
     """Responses that are missing or wait for a judge, and count as wrong."""
     asked_differently: tuple[str, ...] = ()
     """In what the two were asked differently, each as `style: boxed, plain`."""
+    sampled: tuple[Change, ...] = ()
+    """pass@k and Cover@tau beside the score, where both have as many samples per item, more than one."""
     seed: int = 0
     resamples: int = RESAMPLES
 
@@ -133,7 +140,17 @@ def compare(a: Scored, b: Scored, *, asked_differently: bool = False) -> Paired:
         unsettled_a=a.unsettled,
         unsettled_b=b.unsettled,
         asked_differently=tuple(differing),
+        sampled=_sampled(a, b),
     )
+
+
+def _sampled(a: Scored, b: Scored) -> tuple[Change, ...]:
+    """Compare pass@k and Cover@tau, without those that are the score itself."""
+    if a.samples != b.samples or a.samples < 2:
+        return ()
+    score = a.score.aggregation.replace(f"avg@{a.samples}", "pass@1")
+    measures = [measure for measure in (*passes(a.samples), *covers(a.samples)) if measure.name != score]
+    return changes(measures, a.items, a.right, b.right)
 
 
 def check_alike(a: Scored, b: Scored) -> None:

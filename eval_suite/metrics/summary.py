@@ -25,10 +25,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from eval_suite.benchmarks.base import Benchmark, SubScores, by_field, cell
+from eval_suite.benchmarks.base import RULES_ALONE, Benchmark, SubScores, by_field, cell
 from eval_suite.metrics.aggregate import Score, aggregate, default_aggregation
 from eval_suite.metrics.outcomes import Outcome
 from eval_suite.metrics.prompt_protocol import Asked
+from eval_suite.metrics.sampled import right_samples, summarised
 from mmcorl.answers.relation_base import Relation
 from mmcorl.answers.relation_table import RELATIONS
 from mmcorl.apps.analysis.statistics import by_unit, clustered_interval, mean_interval, wilson
@@ -102,12 +103,13 @@ def summarise(
                 "total": score.total,
                 "accuracy": score.accuracy,
                 **_intervals(members, score),
+                "sampled": summarised(members, right_samples(members, graded), len(graded) // len(members)),
                 "rule_correct": by_rule.correct,
                 "rule_accuracy": by_rule.accuracy,
                 "tie_rule": score.tie_rule,
                 "ties": score.ties,
                 "sub_scores": _sub_scores(benchmark, members, shares) | _official_mean(mean, len(members)),
-                "caveats": list(benchmark.caveats(members, shares)) if benchmark else [],
+                "caveats": _caveats(benchmark, members, shares, judge),
                 **_counts(members, graded, judge),
                 "asked": (asked or {}).get(name),
                 "form_of": benchmark.form_of if benchmark else None,
@@ -140,6 +142,14 @@ def _refuse_repeated(name: str, items: Sequence[Item]) -> None:
 def _sub_scores(benchmark: Benchmark | None, items: Sequence[Item], shares: Mapping[str, float]) -> SubScores:
     """Return the sub-scores of a benchmark; of rows of one's own, accuracy by their tag."""
     return by_field(items, shares, ("tag",)) if benchmark is None else benchmark.sub_scores(items, shares)
+
+
+def _caveats(
+    benchmark: Benchmark | None, items: Sequence[Item], shares: Mapping[str, float], judge: Mapping[str, Any] | None
+) -> list[str]:
+    if benchmark is None:
+        return []
+    return [*benchmark.caveats(items, shares), *([RULES_ALONE] if benchmark.judged and judge is None else [])]
 
 
 def _mean_score(benchmark: Benchmark | None, items: Sequence[Item], score: Score) -> dict[str, Any]:

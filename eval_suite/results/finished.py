@@ -12,7 +12,9 @@ from eval_suite.metrics.aggregate import aggregate
 from eval_suite.metrics.outcomes import Outcome
 from eval_suite.metrics.paired import Paired, Scored, compare, in_hundredths
 from eval_suite.metrics.prompt_protocol import asked_of, protocol_of, sentence
+from eval_suite.metrics.sampled import right_samples
 from eval_suite.results.folder import EvalFolder
+from eval_suite.results.sampled_tables import sampled_tables
 from eval_suite.results.tables import comparison_table, csv_text, score_tables, sub_score_tables, title
 from mmcorl.answers import Equivalence
 from mmcorl.answers.relation_base import Relation
@@ -80,7 +82,8 @@ class Evaluation(Result):
 
     def tables(self, *, sub_scores: bool = False) -> list[Table]:
         """Scores and how they came about; with `sub_scores` also the official ones of every benchmark."""
-        tables = score_tables([(self.label, self.summary)])
+        summaries = [(self.label, self.summary)]
+        tables = [*score_tables(summaries), *sampled_tables(summaries)]
         for name, scores in self.scores.items() if sub_scores else ():
             tables += sub_score_tables(self.label, name, scores)
         return tables
@@ -236,10 +239,11 @@ def scored_benchmarks(
     scored = {}
     for name, scores in summary["benchmarks"].items():
         members = [item for item in items if item.benchmark == name]
+        graded = [outcome for outcome in outcomes if outcome.benchmark == name]
         with Relations(relation) as relations:
             score = aggregate(
                 members,
-                [outcome for outcome in outcomes if outcome.benchmark == name],
+                graded,
                 scores["aggregation"],
                 relation=relations.of(members[0]),
                 tie=scores["tie_rule"] or "lexicographic",
@@ -251,5 +255,7 @@ def scored_benchmarks(
         scored[name] = Scored(
             *(label, name, score, members, marks, scores["grader"], scores["judge"], unsettled),
             asked=asked_of(folder.manifest, name),
+            samples=len(graded) // len(members),
+            right=right_samples(members, graded),
         )
     return scored

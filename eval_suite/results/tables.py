@@ -77,7 +77,7 @@ def comparison_table(compared: Sequence[Paired], left_out: Sequence[str] = ()) -
         low, high = paired.headline.interval
         row = [Cell(title(paired.benchmark), paired.aggregation), Cell(f"{paired.n:,}")]
         row += cells(f"{100 * paired.accuracy_a:.2f}", f"{100 * paired.accuracy_b:.2f}")
-        row.append(Cell(_signed(paired.difference, 2), f"[{_signed(low, 1)}, {_signed(high, 1)}]"))
+        row.append(Cell(signed(paired.difference, 2), f"[{signed(low, 1)}, {signed(high, 1)}]"))
         row += cells(f"{paired.only_a:,}", f"{paired.only_b:,}", p_text(paired.headline.p_value))
         rows.append(row)
     first = compared[0]
@@ -438,6 +438,7 @@ def bounds(interval: Sequence[float] | None) -> str:
     return "" if interval is None else f"[{100 * interval[0]:.1f}, {100 * interval[1]:.1f}]"
 
 
-def _signed(share: float, digits: int) -> str:
+def signed(share: float, digits: int) -> str:
+    """Return a difference in points with its sign."""
     text = f"{100 * share:+.{digits}f}"
     return text.replace("-", "−") if float(text) else text[1:]

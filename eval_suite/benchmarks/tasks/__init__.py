@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
 
-from eval_suite.benchmarks.base import Benchmark, Loaded, SubScores
+from eval_suite.benchmarks.base import RULES_ALONE, Benchmark, Loaded, SubScores
 from mmcorl.errors import UserError
 from mmcorl.registry import load_object
 from mmcorl.synthetic.rows import SOURCES
@@ -63,6 +63,10 @@ class Benchmarks(Mapping[str, Benchmark]):
         """Remove a benchmark from outside, such as one whose file has changed."""
         self._outside.pop(name, None)
         self.imported.pop(name, None)
+
+    def judged(self, name: str) -> bool:
+        """Return whether rules alone are too low a score of a benchmark; False for one's own rows."""
+        return name in self and self[name].judged
 
     def _scanned(self) -> dict[str, Benchmark]:
         if not self._built_in:
@@ -142,6 +146,11 @@ def suites() -> dict[str, tuple[str, ...]]:
     return {suite: tuple(names) for suite, names in members.items()}
 
 
+def unjudged(names: Iterable[str]) -> list[str]:
+    """Return a caveat for each benchmark whose answers rules alone do not decide."""
+    return [f"{name}: {RULES_ALONE}; name one with `judge`" for name in names if BENCHMARKS.judged(name)]
+
+
 def listing() -> str:
     """Return the names of the built-in benchmarks by kind, for `--help`."""
     groups: dict[str, list[str]] = {}
@@ -157,4 +166,14 @@ def listing() -> str:
     return "\n".join([*lines, ""])
 
 
-__all__ = ["BENCHMARKS", "Benchmark", "Loaded", "SubScores", "by_problems", "listing", "parse_benchmarks", "suites"]
+__all__ = [
+    "BENCHMARKS",
+    "Benchmark",
+    "Loaded",
+    "SubScores",
+    "by_problems",
+    "listing",
+    "parse_benchmarks",
+    "suites",
+    "unjudged",
+]

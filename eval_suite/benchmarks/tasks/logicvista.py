@@ -20,21 +20,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import PurePosixPath
+from typing import Any
 
-from eval_suite.benchmarks.base import LETTERS, READ_THE_PICTURE, Benchmark, Row, content_ids
+from eval_suite.benchmarks.base import LETTERS, READ_THE_PICTURE, Benchmark, Row, content_ids, lettered
 from mmcorl.grading.items import Item
-from mmcorl.grading.options import parse_options
 
 _FIELDS = ("skill", "broad_capability", "specific_capability")
 _RANGE = re.compile(r"\bA ?(?:-|to|through) ?([B-Z])\b")
-_FEWEST = 5
-"""Letters that an answer may name where a question does not say how many there are."""
-
-
-def _letters(question: str, gold: str) -> tuple[str, ...]:
-    """Return options of which only the letters are known: as many as the question or the answer names."""
-    last = max([*_RANGE.findall(question), *gold.split(", "), LETTERS[_FEWEST - 1]])
-    return tuple(LETTERS[: LETTERS.index(last) + 1])
+_LAST = "E"
+"""Last letter that an answer may name where a question does not say how many there are."""
 
 
 def _id(row: Row) -> str:
@@ -45,19 +39,15 @@ def _id(row: Row) -> str:
 
 def read(row: Row) -> Item:
     question, gold = (row.maybe_text("question") or "").strip(), (row.maybe_text("answer") or "").strip()
-    choices = None
+    asks: dict[str, Any] = {"question": question, "gold": gold}
     if gold and all(part in LETTERS for part in gold.split(", ")):
-        choices = parse_options(question)
-        if choices is None or not all(choices) or not set(gold.split(", ")) <= set(LETTERS[: len(choices)]):
-            choices = _letters(question, gold)
+        asks = lettered(question, gold, max([*_RANGE.findall(question), _LAST]))
     return Item(
         "logicvista",
         _id(row),
-        question or READ_THE_PICTURE,
-        gold,
         images=row.image("imagename"),
-        choices=choices,
         meta={name: list(row.texts(name)) for name in _FIELDS if row.get(name) is not None},
+        **asks | {"question": question or READ_THE_PICTURE},
     )
 
 

@@ -187,7 +187,7 @@ def clustered_standard_error(clusters: Sequence[tuple[float, int]]) -> float | N
     return math.sqrt(len(clusters) / (len(clusters) - 1) * squares) / total
 
 
-def clustered_interval(clusters: Sequence[tuple[int, int]]) -> Clustered:
+def clustered_interval(clusters: Sequence[tuple[float, int]]) -> Clustered:
     """Wilson's interval at the effective number of answers, p (1 - p) / SE^2 (Kott and Carr 1997).
 
     Items of one group (the five versions of a MathVerse problem) and samples of one item are correlated, so they count
