@@ -320,7 +320,7 @@ class Reward:
         if not self.format:
             return values
         return tuple(
-            value + self.format * has_form(completion.text, self.form)
+            value + self.format * has_form(completion.text, self.form, thinking=completion.thinking)
             for value, completion in zip(values, group.completions, strict=True)
         )
 
@@ -357,17 +357,17 @@ def _numbers(kind: str, result: Any, completions: int, row: str) -> tuple[float,
     return values
 
 
-def has_form(text: str, form: str) -> bool:
+def has_form(text: str, form: str, *, thinking: bool = False) -> bool:
     """Return whether a response has the form that `prompt.style` asks for.
 
     `answer_tags`: a think block and an answer, each once, neither blank, and nothing around them. `boxed`: the last
-    commitment is a box that closes and is not blank. `plain` asks for nothing.
+    commitment is a box that closes and is not blank. `plain` asks for nothing. `thinking`: the prompt opened the block.
     """
     if form == "boxed":
-        return extract(text).source == "boxed"
+        return extract(text, thinking=thinking).source == "boxed"
     if form == "plain":
         return True
-    text = strip_special_tokens(text).strip()
+    text = "<think>" * thinking + strip_special_tokens(text).strip()
     if any(text.count(tag) != 1 for tag in ("<think>", "</think>", "<answer>", "</answer>")):
         return False
     before, _, rest = text.partition("<think>")

@@ -94,6 +94,8 @@ class Completion:
     from a uniform one (`self_certainty`), and what agents score (`mmcorl.likelihoods`); only where a run needs them."""
     unclosed: bool = False
     """Without an answer, it ended by itself in a tag, box, code or think block that never closes."""
+    thinking: bool = False
+    """Whether the prompt opened a thought, which the text continues: it has the closing mark alone, or none."""
     logprob: float | None = field(default=None, compare=False)
     """Mean over the tokens of log p, in nats, of each under the distribution that the engine drew it from: at the run's
     temperature, without ids that are never sampled. None where no engine of this run drew the text."""

@@ -24,6 +24,7 @@ from mmcorl.grading.grade_by_relation import form_of
 from mmcorl.grading.items import Item, Response
 from mmcorl.launch.process_setup import prepare_libraries
 from mmcorl.policy.policy import Policy
+from mmcorl.policy.prompt_encoder import opens_thought
 from mmcorl.prompts.styles import instruction_of, system_of
 from model_adapters.base import AdapterError, Encoded, VisionSettings, require_options
 from model_adapters.coordinates import Convention, Coordinates, place_request
@@ -98,19 +99,22 @@ class Checkpoint:
         """Sample all responses to one chunk of items; `number` is its place, which fixes its noise."""
         self._load(settings)
         sampling = Sampling(settings.temperature, settings.top_p, 0, settings.max_new_tokens)
+        prompts = [self._encode(settings, item) for item in items]
         with torch.autocast(self.policy.device.type, torch.bfloat16, enabled=settings.dtype == "bf16"), torch.no_grad():
             samples_by_item = self.engine.generate(
-                [self._encode(settings, item) for item in items],
+                prompts,
                 settings.samples,
                 sampling,
                 noise_seed(settings.seed, "evaluation", number, 0),
             )
-        for item, samples in zip(items, samples_by_item, strict=True):
+        for item, prompt, samples in zip(items, prompts, samples_by_item, strict=True):
+            thinking = opens_thought(self.policy.processor, prompt, item.answer_prefix)
             for index, sample in enumerate(samples):
                 text = self.adapter.decode(self.policy.processor, sample.ids.tolist())
                 yield Response(
                     *(item.benchmark, item.id, index, text, sample.finish_reason, len(sample.ids)),
                     coordinates=self._coordinates(settings, item),
+                    thinking=thinking,
                 )
 
     def _convention(self, settings: Generation, item: Item) -> Convention | None:

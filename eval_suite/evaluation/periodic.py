@@ -36,7 +36,9 @@ def held_out(settings: BenchmarkSet) -> HeldOut:
         item = by_uid[prompt.uid]
         if form is not None:  # the run has read the place in its agent's coordinates
             return completion.answer is not None and grader.score(item, completion.answer)[1]
-        response = Response(item.benchmark, item.id, 0, completion.text, completion.finish_reason)
+        response = Response(
+            *(item.benchmark, item.id, 0, completion.text, completion.finish_reason), thinking=completion.thinking
+        )
         return grader.rule(item, response).rule
 
     facts = {"name": GRADER[0], "version": GRADER[1]}

@@ -2,7 +2,8 @@
 
 Known shapes are recognised by their columns: our own files, sample logs of lmms-eval and lm-evaluation-harness
 (`doc_id`, `target`, `resps`, `filtered_resps`), VLMEvalKit result tables (`index`, `prediction`, options in columns
-A, B, C, ...). Anything else is read by the first of a few usual names, and a file that has none is refused.
+A, B, C, ...), completions of APIs (`completions`). Anything else is read by the first of a few usual names, and a file
+that has none is refused.
 """
 
 from __future__ import annotations
@@ -12,14 +13,17 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from eval_suite.answer_form import MATHEMATICS, AnswerForm, bare_place, is_plain, literal
 from eval_suite.reporter import counted
+from eval_suite.responses.completions import THOUGHT_COLUMNS, continued_thoughts, endings, thoughts_apart, unwrapped
 from eval_suite.responses.row_files import read_rows
 from mmcorl.answers.regions import is_bare_place
+from mmcorl.answers.thinking import CLOSES
 from mmcorl.data.columns import USUAL
 from mmcorl.errors import UserError
+from mmcorl.grading.finish import Finish
 from mmcorl.grading.items import Item, Keys, Response
 from mmcorl.grading.options import parse_options
 from mmcorl.grading.reference import to_text
@@ -34,10 +38,6 @@ OPTION_FORMS = """a list as JSON or Python (["40", "45"]), {"A": "40", "B": "45"
 _LETTERS = "ABCDEFGHIJ"
 _FAILED = "Failed to obtain answer"
 """How VLMEvalKit begins a prediction that stands for a call that failed."""
-_FINISHED: Mapping[str, Literal["stop", "length"]] = {
-    **dict.fromkeys(("stop", "eos", "eos_token", "end_turn", "stop_sequence", "finished"), "stop"),
-    **dict.fromkeys(("length", "max_tokens", "max_new_tokens", "max_length", "model_length"), "length"),
-}
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Imported:
     sample: int
     text: str | None
     """None where no response came: an empty cell of a table, or a call that failed."""
-    finish_reason: Literal["stop", "length", "unknown"]
+    finish_reason: Finish
     gold: str | None
     """None where the file holds none: then a benchmark has to supply it."""
     question: str
@@ -65,6 +65,8 @@ class Imported:
     """How the response writes places, where the row says so."""
     size: tuple[int, int] | None = None
     """Width and height of the picture, where the row has them."""
+    thinking: bool = False
+    """Whether the prompt opened a thought that the response continues, as far as the row says so."""
 
 
 class ResponseFile:
@@ -97,12 +99,16 @@ class ResponseFile:
         """Responses, without those that never came."""
         self.absent = 0
         """Responses that never came."""
+        self.opened = self.closed = 0
+        """Responses that continue a thought of their prompt, and those of them that end it."""
         for each in self:
             if not keys.add(("", each.id, each.sample)):
                 raise UserError(f"id {each.id!r}, sample {each.sample} stands twice: number the samples of a problem")
             self.samples = max(self.samples, each.sample + 1)
             self.count += each.text is not None
             self.absent += each.text is None
+            self.opened += each.thinking and each.text is not None
+            self.closed += each.thinking and CLOSES.search(each.text or "") is not None
         if self._numbers is None:
             _check_even(keys.counts(""), path)
 
@@ -114,7 +120,7 @@ class ResponseFile:
     def __iter__(self) -> Iterator[Imported]:
         """Yield the responses in file order."""
         drawn: dict[str, int] = {}
-        for index, row in enumerate(filter(self._is_read, read_rows(self.path))):
+        for index, row in enumerate(map(unwrapped, filter(self._is_read, read_rows(self.path)))):
             where = f"{self.path}, row {index}"
             doc = row.get("doc") if isinstance(row.get("doc"), dict) else {}
             merged = {**{key: value for key, value in (doc or {}).items() if key not in row}, **row}
@@ -136,12 +142,17 @@ class ResponseFile:
             gold, accepted, trouble = self._known(merged, choices, where)
             if self._golds and (unread or trouble):
                 raise UserError(f"{where} {unread or trouble}")
+            reasons, apart = endings(merged, len(texts)), thoughts_apart(row, len(texts))
+            thinking = continued_thoughts(row, len(texts))
             for number, text in enumerate(texts):
+                # What ended, or has thoughts, came: the rest of it is empty.
+                came = text is not None or apart[number] or reasons[number] == "length"
                 yield Imported(
                     id=identity,
                     sample=first + number,
-                    text=text,
-                    finish_reason=_FINISHED.get(str(merged.get("finish_reason")).lower(), "unknown"),
+                    text=(text or "") if came else None,
+                    finish_reason=reasons[number],
+                    thinking=thinking[number],
                     gold=gold,
                     question=to_text(question),
                     choices=choices,
@@ -187,6 +198,11 @@ def read_responses(
     if file.absent:
         hold = "hold no response, or a failed call; they count" if file.absent > 1 else "holds no response; it counts"
         notes.append(f"{file.absent} of {file.count + file.absent} rows {hold} as missing")
+    if file.opened and not file.closed:
+        notes.append(
+            f"the prompt of {counted(file.opened, 'response', 'responses')} opened a thought that none of them ends: "
+            "drafts without an answer (where a harness took the thoughts away, leave the prompts out of the file)"
+        )
     return file, notes
 
 
@@ -234,7 +250,11 @@ def as_responses(
     for row in rows:
         if row.text is not None:
             id = row.id if ids is None else ids[row.id]
-            yield Response(benchmark, id, row.sample, row.text, row.finish_reason, coordinates=written(row, id))
+            yield Response(
+                *(benchmark, id, row.sample, row.text, row.finish_reason),
+                coordinates=written(row, id),
+                thinking=row.thinking,
+            )
 
 
 def _check_even(held: Mapping[str, int], path: Path) -> None:
@@ -284,7 +304,7 @@ def _texts(row: Mapping[str, Any], where: str) -> list[str | None]:
         return list(listed)
     column = next((name for name in RESPONSE_COLUMNS if row.get(name) is not None), None)
     if column is None:
-        if any(name in row for name in RESPONSE_COLUMNS):
+        if any(name in row for name in (*RESPONSE_COLUMNS, *THOUGHT_COLUMNS)):
             return [None]
         raise UserError(
             f"{where} holds no response among the columns {sorted(map(str, row))}: name it {RESPONSE_COLUMNS[0]!r}"

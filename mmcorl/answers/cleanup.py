@@ -22,9 +22,11 @@ _SWALLOWED = (
     ("\right", r"\right"),
 )
 _TERMINAL_ESCAPE = re.compile(r"\x1b\[[0-9;]{0,32}[A-Za-z]")
-_SPECIAL_TOKEN = re.compile(
-    r"<\|[A-Za-z0-9_ ]{1,40}\|>|</?s>|<(?:bos|eos|pad|unk|end_of_turn|start_of_turn)>|<｜[^<>｜]{1,40}｜>"
-)
+SPECIAL_TOKEN = r"<\|[A-Za-z0-9_ ]{1,40}\|>|</?s>|<(?:bos|eos|pad|unk|end_of_turn|start_of_turn)>|<｜[^<>｜]{1,40}｜>"
+"""A token of a chat template, as a pattern."""
+_SPECIAL_TOKEN = re.compile(SPECIAL_TOKEN)
+_BOX_TOKENS = (("<|begin_of_box|>", r"\boxed{"), ("<|end_of_box|>", "}"))
+"""GLM writes its answer between these."""
 _KEEP = frozenset("\n\t\r")
 # A line end that was escaped once too often; `\\n` in a matrix is a row's end and an n.
 _ESCAPED_LINE_END = re.compile(r"(?<!\\)\\n(?![A-Za-z])")
@@ -47,5 +49,10 @@ _INVISIBLE = frozenset({"Cc", "Cf", "Cs"})
 
 
 def strip_special_tokens(text: str) -> str:
-    """Return `text` without chat-template tokens such as `<|im_end|>`."""
-    return _SPECIAL_TOKEN.sub("", text) if "<" in text else text
+    """Return `text` without chat-template tokens such as `<|im_end|>`; those of GLM's box become a LaTeX one."""
+    if "<" not in text:
+        return text
+    if "_of_box|>" in text:
+        for token, latex in _BOX_TOKENS:
+            text = text.replace(token, latex)
+    return _SPECIAL_TOKEN.sub("", text)

@@ -14,14 +14,13 @@ from typing import Literal
 from mmcorl.answers.boxes import box_spans, boxed_answer, braced, unwrap_boxes
 from mmcorl.answers.cleanup import strip_noise, strip_special_tokens
 from mmcorl.answers.latex import clean
+from mmcorl.answers.thinking import CLOSES, without_thoughts
 
 Mode = Literal["commit", "last_number", "answer_tags", "whole"]
 Source = Literal["answer_tags", "boxed", "phrase", "last_number", "whole", "none", "cut_off", "unclosed"]
 
 _OPEN_ANSWER = re.compile(r"<answer>", re.IGNORECASE)
 _CLOSE_ANSWER = re.compile(r"</answer>", re.IGNORECASE)
-_OPEN_THINK = re.compile(r"<think>", re.IGNORECASE)
-_CLOSE_THINK = re.compile(r"</think>", re.IGNORECASE)
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 _PHRASES = ("he answer is", "final answer is", "答案是")
 _NUMBER = re.compile(r"-?\d*\.?\d+")
@@ -39,13 +38,21 @@ class Extraction:
     tag, box or think block that never closes, else `none`."""
 
 
-def extract(response: str, finish_reason: Literal["stop", "length"] = "stop", mode: Mode = "commit") -> Extraction:
+def extract(
+    response: str,
+    finish_reason: Literal["stop", "length"] = "stop",
+    mode: Mode = "commit",
+    *,
+    thinking: bool = False,
+) -> Extraction:
     """Extract the answer of one response; never raises, whatever the text.
 
-    `commit`: drop everything up to the last `</think>`, and everything from a think block that never closes unless the
-    text ends with a complete answer tag; then take the last complete `<answer>...</answer>`, unwrapping a box inside;
-    else the last balanced `\\boxed{}`, `\\fbox{}` or `boxed{}`, or the last ones joined by `and`. Blank content is no
-    answer. A complete answer counts even when the text is cut off after it.
+    `thinking`: the prompt opened a thought, which the response continues (`mmcorl.answers.thinking`).
+
+    `commit`: drop everything up to the last mark that closes a thought, and everything from a thought that never closes
+    unless the text ends with a complete answer tag; then take the last complete `<answer>...</answer>`, unwrapping a
+    box inside; else the last balanced `\\boxed{}`, `\\fbox{}` or `boxed{}`, or the last ones joined by `and`. Blank
+    content is no answer. A complete answer counts even when the text is cut off after it.
 
     `answer_tags` (the authors' VLM training): the last complete `<answer>...</answer>` alone, in a think block, too.
 
@@ -55,14 +62,15 @@ def extract(response: str, finish_reason: Literal["stop", "length"] = "stop", mo
     `whole` (short answers to questions about pictures): as `commit`, else all that stands after thinking, unless the
     response was cut off or a tag, box or think block never closes.
     """
-    text = strip_special_tokens(strip_noise(response))
+    text, drafting = strip_noise(response), False
+    if mode in ("commit", "whole"):
+        text, drafting = _without_drafts(text, thinking)
+    text = strip_special_tokens(text)
     if mode == "last_number":
         content, source = _as_said(text)
         if (extraction := _committed(content, source)).answer is not None:
             return extraction
         return Extraction(None, "cut_off" if finish_reason == "length" else "none")
-    text, drafting = _without_drafts(text) if mode in ("commit", "whole") else (text, False)
-
     tag = _last_tag(text)
     if tag is not None:
         return _committed(unwrap_boxes(braced(tag)), "answer_tags")
@@ -111,18 +119,15 @@ def _committed(content: str, source: Source) -> Extraction:
     return Extraction(answer, source) if clean(answer) else Extraction(None, "none")
 
 
-def _without_drafts(text: str) -> tuple[str, bool]:
-    """Return `text` without think blocks, and whether a think block is open at its end."""
-    closes = [match.end() for match in _CLOSE_THINK.finditer(text)]
-    if closes:
-        text = text[closes[-1] :]
-    opening = _OPEN_THINK.search(text)
-    if opening is None:
-        return text, False
-    # A model that forgets `</think>` but ends on a complete answer tag has still committed.
-    if text.rstrip()[-len("</answer>") :].lower() == "</answer>" and _last_tag(text) is not None:
-        return text, False
-    return text[: opening.start()], True
+def _without_drafts(text: str, thinking: bool) -> tuple[str, bool]:
+    """Return what is said outside of thoughts, and whether a thought is open at the end."""
+    rest, drafting = without_thoughts(text, thinking)
+    # A model that forgets to end its thought but ends on a complete answer tag has still committed.
+    if drafting and (ending := strip_special_tokens(text).rstrip())[-len("</answer>") :].lower() == "</answer>":
+        draft = CLOSES.split(ending)[-1]
+        if _last_tag(draft) is not None:
+            return draft, False
+    return rest, drafting
 
 
 def _last_tag(text: str) -> str | None:

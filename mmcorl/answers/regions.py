@@ -63,7 +63,13 @@ _FENCE = re.compile(r"```(?:json|JSON)?(.*?)```", re.DOTALL)
 
 
 def read_answer(
-    response: str, finish_reason: Literal["stop", "length"], mode: Mode, form: Form, canonical: Canonical
+    response: str,
+    finish_reason: Literal["stop", "length"],
+    mode: Mode,
+    form: Form,
+    canonical: Canonical,
+    *,
+    thinking: bool = False,
 ) -> str | None:
     """Return the canonical answer that a response commits to, or None.
 
@@ -71,10 +77,10 @@ def read_answer(
     they stand, too: where `commit` finds no tags and no box in a finished response, the last fenced block, or all that
     is said after thinking, is the answer.
     """
-    committed = extract(response, finish_reason, mode)
+    committed = extract(response, finish_reason, mode, thinking=thinking)
     text = committed.answer
     if text is None and mode == "commit" and committed.source == "none":
-        whole = extract(response, finish_reason, "whole").answer or ""
+        whole = extract(response, finish_reason, "whole", thinking=thinking).answer or ""
         blocks = _FENCE.findall(whole)
         text = blocks[-1].strip() if blocks else whole
     return None if text is None else read_places(text, form, canonical)

@@ -102,8 +102,9 @@ columns, by the first of a few usual names:
   question       its text (or problem, prompt, ...), for the judge
   choices        options (or options, option, or columns A, B, C, ...): a list as JSON or Python (["40", "45"]),
                  {"A": "40", "B": "45"}, or `A. 40; B. 45`
-  finish_reason  `length` where the token limit ended the response
-Sample logs of lmms-eval and lm-evaluation-harness and tables of VLMEvalKit are read as they are.
+  finish_reason  `length`, `max_tokens`, ... where the token limit ended the response
+  thinking       true where the prompt opened a thought, as the rendered prompt says, too (prompt, input, arguments)
+Sample logs of lmms-eval and lm-evaluation-harness, tables of VLMEvalKit and completions of APIs are read as they are.
 """
 
 

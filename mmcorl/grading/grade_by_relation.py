@@ -12,6 +12,7 @@ from mmcorl.answers.extract import Extraction, Mode, extract
 from mmcorl.answers.regions import Canonical, Form, read_answer, read_places
 from mmcorl.answers.relation_base import LONGEST, Relation
 from mmcorl.answers.relation_table import RELATIONS, open_relation
+from mmcorl.answers.thinking import without_thoughts
 from mmcorl.errors import UserError
 from mmcorl.grading.items import Item, Response
 from mmcorl.grading.official_metrics import METRICS
@@ -118,14 +119,18 @@ def read_alike(item: Item, response: Response) -> tuple[str | None, str]:
 
         right, bottom, order = response.coordinates
         canonical = Coordinates(right, bottom, "yx" if order == "yx" else "xy").canonical
-        region = read_answer(response.text, reason, mode, form, canonical)
+        region = read_answer(response.text, reason, mode, form, canonical, thinking=response.thinking)
         if region is None and item.reading == "first_place":
-            region = _first_place(extract(response.text, reason, "whole").answer or "", form, canonical)
-        return region, "" if region is not None else extract(response.text, reason, mode).source
+            region = _first_place(
+                extract(response.text, reason, "whole", thinking=response.thinking).answer or "", form, canonical
+            )
+        return region, "" if region is not None else extract(
+            response.text, reason, mode, thinking=response.thinking
+        ).source
     if item.reading == "verbatim":
-        extraction = _verbatim(response.text, reason)
+        extraction = _verbatim(response.text, reason, response.thinking)
     else:
-        extraction = extract(response.text, reason, mode)
+        extraction = extract(response.text, reason, mode, thinking=response.thinking)
     answer = extraction.answer
     return answer if answer is None or extraction.source != "boxed" else _without_latex(answer), extraction.source
 
@@ -141,10 +146,10 @@ def _first_place(text: str, form: Form, canonical: Canonical) -> str | None:
     return next((region for end in ends if (region := read_places(text[:end], form, canonical)) is not None), None)
 
 
-def _verbatim(text: str, finish_reason: Literal["stop", "length"]) -> Extraction:
+def _verbatim(text: str, finish_reason: Literal["stop", "length"], thinking: bool) -> Extraction:
     """Return all that follows the thinking, as it stands."""
-    _, closed, behind = text.rpartition("</think>")
-    answer = (behind if closed else text).strip()
-    if not closed and answer.startswith("<think>"):
+    rest, drafting = without_thoughts(text, thinking)
+    answer = rest.strip()
+    if drafting and not answer:
         return Extraction(None, "cut_off" if finish_reason == "length" else "unclosed")
     return Extraction(answer or None, "whole" if answer else "none")

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
 from mmcorl.answers import Equivalence
 from mmcorl.errors import UserError
@@ -18,6 +18,8 @@ from mmcorl.grading.reference import AnswerType, Reference, check_arguments
 from mmcorl.grading.rules import RuleResult, apply_rules, choices_of, share_of_parts
 from mmcorl.grading.verdict import Stage, Verdict
 
+GradedReading = Literal["commitment", "prose"]
+READINGS: tuple[GradedReading, ...] = ("commitment", "prose")
 MCQ_POLICIES: tuple[McqPolicy, ...] = ("letter_or_value", "letter_only")
 
 Judge = Callable[[str | None, Sequence[str] | None, str, str], bool | None]
@@ -33,13 +35,23 @@ class Grader:
         mcq_policy: `letter_or_value` credits an option by its letter or its value; `letter_only` is the legacy
             grader, which credits letters (and, where the gold is the text of an option, that text).
         relation: the equivalence to compare with; by default the grader opens and closes its own.
+        reading: `prose` also reads answers in sentences (`mmcorl.answers.prose`), of items that are read by what they
+            commit to.
 
-    Raises UserError for an unknown policy.
+    Raises UserError for an unknown policy or reading.
     """
 
-    def __init__(self, mcq_policy: McqPolicy = "letter_or_value", relation: Equivalence | None = None) -> None:
+    def __init__(
+        self,
+        mcq_policy: McqPolicy = "letter_or_value",
+        relation: Equivalence | None = None,
+        reading: GradedReading = "commitment",
+    ) -> None:
         if mcq_policy not in MCQ_POLICIES:
             raise UserError(f"mcq_policy {mcq_policy!r} is not known; use one of {', '.join(MCQ_POLICIES)}.")
+        if reading not in READINGS:
+            raise UserError(f"reading {reading!r} is not known; use one of {', '.join(READINGS)}.")
+        self.reading: GradedReading = reading
         self.mcq_policy: McqPolicy = mcq_policy
         self.relation = Equivalence() if relation is None else relation
         self._owns_relation = relation is None
@@ -72,17 +84,28 @@ class Grader:
             reason = "stop" if stopped else reason
         if item.relation is not None:
             return apply_relation(item, replace(response, text=text, finish_reason=reason), self._relations.of(item))
-        return apply_rules(text, Reference.of(item), self.relation, self.mcq_policy, reason, item.reading)
+        reading = self.reading if item.reading == "commitment" else item.reading
+        return apply_rules(
+            text, Reference.of(item), self.relation, self.mcq_policy, reason, reading, thinking=response.thinking
+        )
 
     def score(self, item: Item, answer: str) -> tuple[float, bool]:
         """Return the score of an answer to an item that has a relation, 0.0 to 1.0, and whether it is right."""
         return score_of(answer, item, self._relations.of(item))
 
     def grade(
-        self, response: str, reference: Reference, judge: Judge | None = None, finish_reason: str = "unknown"
+        self,
+        response: str,
+        reference: Reference,
+        judge: Judge | None = None,
+        finish_reason: str | None = None,
+        *,
+        thinking: bool = False,
     ) -> Verdict:
-        """Return the verdict of both stages; never raises for any text. See `grade` for judge and finish_reason."""
-        result = apply_rules(response, reference, self.relation, self.mcq_policy, finish_reason)
+        """Return the verdict of both stages; never raises for any text. See `grade` for the arguments."""
+        result = apply_rules(
+            response, reference, self.relation, self.mcq_policy, finish_reason, self.reading, thinking=thinking
+        )
         if result.answer is None:
             return _verdict(result, False, "no_answer", result.reason)
         if result.rule or judge is None or not clean_gold(reference.gold):
@@ -112,7 +135,9 @@ def grade(
     choices: Sequence[str] | None = None,
     judge: Judge | None = None,
     *,
-    finish_reason: str = "unknown",
+    finish_reason: str | None = None,
+    thinking: bool = False,
+    reading: GradedReading = "commitment",
     mcq_policy: McqPolicy = "letter_or_value",
     answer_type: AnswerType | None = None,
     precision: int | None = None,
@@ -130,7 +155,10 @@ def grade(
         response: the model's whole output.
         judge: asked only about a committed, complete answer that the rules do not credit. A judge that raises is
             recorded as `judge_failed`, one that returns neither True nor False as `judge_unclear`; neither scores.
-        finish_reason: `length` when the token limit ended the response.
+        finish_reason: `length`, `max_tokens` or whatever else an API calls it, when the token limit ended the response.
+        thinking: whether the prompt opened a block of thinking, as templates of thinking models do, so that the
+            response holds its closing mark alone. One that never closes it is a draft without an answer.
+        reading: `prose` reads answers in sentences as well, by the grammar of `mmcorl.answers.prose`.
         mcq_policy: `letter_or_value` or `letter_only` (legacy), see `Grader`.
         relation: an open equivalence; by default all calls share one.
         partial: give the verdict a `score`: of a list, the share of its parts that are right, see `share_of_parts`.
@@ -142,7 +170,8 @@ def grade(
     response, gold, options = check_arguments(response, gold, choices)
     reference = Reference(gold, question, options, answer_type, precision, relative_tolerance, unit)
     relation = relation or _shared_relation()
-    verdict = Grader(mcq_policy, relation).grade(response, reference, judge, finish_reason)
+    grader = Grader(mcq_policy, relation, reading)
+    verdict = grader.grade(response, reference, judge, finish_reason, thinking=thinking)
     if not partial:
         return verdict
     parts = 0.0 if verdict.answer is None else share_of_parts(verdict.answer, reference, relation)

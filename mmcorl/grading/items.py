@@ -126,10 +126,13 @@ class Response:
     coordinates: tuple[float, float, str] | None = None
     """How the model writes places in the picture: x at the right edge, y at the lower one, and `xy` or `yx`. Kept where
     answers are places, so that they can be graded again without the model and the picture."""
+    thinking: bool = False
+    """Whether the prompt opened a thought, which the text continues: it has the closing mark alone, or none."""
 
     def as_row(self) -> dict[str, Any]:
-        """Return a line of responses.jsonl."""
-        return {name: value for name, value in vars(self).items() if name != "coordinates" or value is not None}
+        """Return a line of responses.jsonl; coordinates and thinking only where they say something."""
+        row = dict(vars(self))
+        return {name: row[name] for name in row if name not in ("coordinates", "thinking") or row[name]}
 
 
 Key = tuple[str, str, int]

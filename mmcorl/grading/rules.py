@@ -18,6 +18,7 @@ from mmcorl.answers.language import with_decimal_points, writes_decimal_commas
 from mmcorl.answers.numbers import constant_value
 from mmcorl.answers.parse import ParsedAnswer, parse
 from mmcorl.answers.relation_base import LONGEST
+from mmcorl.grading.finish import finish_of
 from mmcorl.grading.gold import clean_gold
 from mmcorl.grading.items import McqPolicy
 from mmcorl.grading.options import LETTERS, parse_options, plain_options
@@ -69,21 +70,24 @@ def apply_rules(
     reference: Reference,
     relation: Equivalence,
     mcq_policy: McqPolicy,
-    finish_reason: str = "unknown",
+    finish_reason: object = "unknown",
     reading: Reading = "commitment",
+    *,
+    thinking: bool = False,
 ) -> RuleResult:
     """Return the result for one response; never raises, whatever its text.
 
-    `finish_reason` is `length` when the token limit ended the response; other values carry no information. `reading`
-    says what its answer is.
+    `finish_reason`: why it ended, see `mmcorl.grading.finish`; `reading`: what its answer is; `thinking`: the prompt
+    opened a thought, which the response continues.
     """
     if reading == "last_number" and (number := last_number(response)) is not None:
         credited, reason = _compare(number, reference, relation, mcq_policy)
         return RuleResult(number, True, False, credited, reason)
     extraction = extract(
         "" if reading == "last_number" else response,
-        "length" if finish_reason == "length" else "stop",
+        "length" if finish_of(finish_reason) == "length" else "stop",
         "whole" if reading in ("whole", "verbatim") else "commit",
+        thinking=thinking,
     )
     if extraction.answer is None:
         return without_answer(extraction.source)

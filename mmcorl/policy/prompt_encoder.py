@@ -16,6 +16,7 @@ from transformers import AutoConfig
 
 from mmcorl.answers.regions import Form
 from mmcorl.answers.relation_table import RELATIONS
+from mmcorl.answers.thinking import opens_thinking
 from mmcorl.config import Config
 from mmcorl.engines.settings import ENGINES
 from mmcorl.errors import UserError
@@ -37,6 +38,8 @@ PREPARED_BYTES = 2**30
 """Bytes of prompts encoded ahead of a rollout, per agent and rank."""
 
 DUMMY_SIDES = (56, 56)
+_TAIL = 64
+"""Tokens in which a chat template begins the assistant's turn."""
 Words = tuple[str, ...]
 """A question with its instruction; in a conversation that goes on, then a reply and a message in turn."""
 
@@ -230,6 +233,16 @@ def question_of(
         )
     places = place_request(form, convention) if form and convention and not prompt.in_text else ""
     return prompt_text(prompt, protocol, view, places)
+
+
+def opens_thought(processor: Any, encoded: Encoded, begun: str = "") -> bool:
+    """Return whether an encoded prompt ends within a thought, which the completion then continues.
+
+    `begun`: the words with which the prompt begins the answer.
+    """
+    tokenizer = getattr(processor, "tokenizer", processor)
+    ids = encoded.input_ids[-(_TAIL + len(begun.encode("utf-8", "replace"))) :]
+    return opens_thinking(tokenizer.decode(ids.tolist()), begun)
 
 
 def collapsed(tokenizer: Any, ids: Sequence[int], image_token: int | None) -> str:

@@ -59,6 +59,7 @@ def evaluation_records(
             "gold": prompt.gold,
             **({} if is_right is None else {"right": is_right}),
             "finish_reason": completion.finish_reason,
+            **({"thinking": True} if completion.thinking else {}),
         }
         for (agent, judged), row in zip(right.items(), completions, strict=True)
         for prompt, completion, is_right in zip(held_out.prompts, row, judged, strict=True)

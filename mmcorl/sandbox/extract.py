@@ -13,6 +13,8 @@ import warnings
 from dataclasses import dataclass
 from typing import Literal
 
+from mmcorl.answers.thinking import without_thoughts
+
 _TICKS = "```"
 _PYTHON = frozenset({"python", "python3", "py", "python2", "pycon", "sage"})
 _CLOSE = re.compile(r"^([ \t]*)```[ \t]*\r?$", re.MULTILINE)
@@ -32,14 +34,17 @@ class CodeAnswer:
     `unclosed` when it ended by itself in a fence or think block that never closes, else `none`."""
 
 
-def extract_code(response: str, finish_reason: Literal["stop", "length", "unknown"] = "unknown") -> CodeAnswer:
+def extract_code(
+    response: str, finish_reason: Literal["stop", "length", "unknown"] = "unknown", *, thinking: bool = False
+) -> CodeAnswer:
     """Return the program of one response; never raises, whatever the text.
 
-    Drafts up to the last `</think>` do not count. Of the complete blocks the last one marked as Python counts, or
-    where none is marked the last one without a mark; blocks of other languages (shell, output) never do. A last
-    block whose fence never closes counts only when the model is known to have stopped there by itself.
+    Thoughts do not count; `thinking`: the prompt opened one (`mmcorl.answers.thinking`). Of the complete blocks the
+    last one marked as Python counts, or where none is marked the last one without a mark; blocks of other languages
+    (shell, output) never do. A last block whose fence never closes counts only when the model is known to have stopped
+    there by itself.
     """
-    text, thinking = _without_thoughts(response)
+    text, drafting = without_thoughts(response, thinking)
     close = text.rfind(_CLOSE_ANSWER)
     start = text.rfind(_OPEN_ANSWER, 0, close) if close >= 0 else -1
     if start >= 0:
@@ -54,23 +59,11 @@ def extract_code(response: str, finish_reason: Literal["stop", "length", "unknow
         if chosen:
             code = _dedented(chosen[-1])
             return CodeAnswer(code, "block") if code.strip() else CodeAnswer(None, "none")
-    if not blocks and open_block is None and not thinking and is_program(text):
+    if not blocks and open_block is None and not drafting and is_program(text):
         return CodeAnswer(text.strip("\n"), "text")
     if finish_reason == "length":
         return CodeAnswer(None, "cut_off")
-    return CodeAnswer(None, "unclosed" if thinking or open_block is not None else "none")
-
-
-def _without_thoughts(text: str) -> tuple[str, bool]:
-    """Return the text after the last think block, and whether one is still open."""
-    lower = text.lower()
-    if len(lower) != len(text):
-        lower = text  # a character that changes length when lowered would shift every place
-    close = lower.rfind("</think>")
-    if close >= 0:
-        text, lower = text[close + len("</think>") :], lower[close + len("</think>") :]
-    opening = lower.find("<think>")
-    return (text, False) if opening < 0 else (text[:opening], True)
+    return CodeAnswer(None, "unclosed" if drafting or open_block is not None else "none")
 
 
 def _blocks(text: str) -> tuple[list[tuple[str, str]], tuple[str, str] | None]:

@@ -32,7 +32,7 @@ def program_answers(sandbox: Sandbox, calls: Sequence[str], completions: Sequenc
         has_output = any(not output.startswith(("!", "<")) for output in seen.outputs)
         return outputs_answer(seen.outputs) if seen.ran and has_output and not seen.stopped else None
 
-    sources = [extract_code(completion.text, completion.finish_reason).code for completion in completions]
+    sources = [extract_code(each.text, each.finish_reason, thinking=each.thinking).code for each in completions]
     distinct = list(dict.fromkeys(source for source in sources if source is not None))
     try:
         with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="programs") as pool:

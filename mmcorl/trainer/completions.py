@@ -43,20 +43,19 @@ class CompletionReader:
             answers = program_answers(self.sandbox, prompt.calls, read)
         return tuple(
             replace(
-                completion,
+                each,
                 answer=answer,
                 unclosed=answer is None
-                and extract_code(completion.text, completion.finish_reason).source == "unclosed",
+                and extract_code(each.text, each.finish_reason, thinking=each.thinking).source == "unclosed",
             )
-            for completion, answer in zip(read, answers, strict=True)
+            for each, answer in zip(read, answers, strict=True)
         )
 
     def _read(self, prompt: Prompt, written: Completion) -> Completion:
         text, end, mode = written.text, written.finish_reason, self.settings.extraction
-        if self.form is None or prompt.in_text:
-            answer = extract(text, end, mode).answer
-        else:
-            answer = read_answer(text, end, mode, self.form, self.coordinates(prompt).canonical)
-        return replace(
-            written, answer=answer, unclosed=answer is None and extract(text, end, mode).source == "unclosed"
-        )
+        extraction = extract(text, end, mode, thinking=written.thinking)
+        answer = extraction.answer
+        if self.form is not None and not prompt.in_text:
+            canonical = self.coordinates(prompt).canonical
+            answer = read_answer(text, end, mode, self.form, canonical, thinking=written.thinking)
+        return replace(written, answer=answer, unclosed=answer is None and extraction.source == "unclosed")

@@ -21,7 +21,7 @@ from mmcorl.labels.settings import SupervisionSettings
 from mmcorl.policy.ema import Ema, share
 from mmcorl.policy.lora import LORA
 from mmcorl.policy.policy import Policy
-from mmcorl.policy.prompt_encoder import PromptEncoder
+from mmcorl.policy.prompt_encoder import PromptEncoder, opens_thought
 from mmcorl.policy.weights import hub_named, lower_frozen
 from mmcorl.sharding.base import Shards
 from mmcorl.system.timing import span
@@ -128,12 +128,14 @@ class Sampler:
     def completions(self, prompt: Prompt, samples: Sequence[Sample]) -> tuple[Completion, ...]:
         """Decode the samples of a prompt and read their answers."""
         decode = partial(self.encoder.adapter.decode, self.shards.policy.processor)
+        thinking = opens_thought(self.shards.policy.processor, self.encoder.encode(prompt))
         written = [
             Completion(
                 decode(sample.ids.tolist()),
                 None,
                 len(sample.ids),
                 sample.finish_reason,
+                thinking=thinking,
                 logprob=float(sample.logprobs.double().mean()),
             )
             for sample in samples

@@ -9,6 +9,7 @@ from typing import Any
 import openpyxl
 import pytest
 
+from eval_suite import grade_file
 from eval_suite.benchmarks.tasks import BENCHMARKS
 from eval_suite.responses.imports import as_items, as_responses, read_responses
 from eval_suite.responses.match_rows import join
@@ -206,3 +207,62 @@ def test_rows_of_no_problem_are_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(UserError, match=says):
             join(read(tmp_path, given, golds=False), items_of("mathvision"), "mathvision", "a.jsonl")
+
+
+THOUGHT = "<|im_start|>user\nSum?<|im_end|>\n<|im_start|>assistant\n<think>\n"
+BOX = r"\boxed{2}"
+
+
+def test_logs_that_say_where_thinking_ends(tmp_path: Path) -> None:
+    """The rendered prompt, thoughts in a column of their own, and why a response ended, as each tool writes them."""
+    settings = {"until": ["</s>"]}
+    lm_eval = {"arguments": {"gen_args_0": {"arg_0": THOUGHT, "arg_1": settings}}, "resps": [[BOX]], "target": "2"}
+    prefilled = [{"role": "user", "content": "Sum?"}, {"role": "assistant", "content": "<think>Let me see"}]
+    said = {"role": "assistant", "content": BOX, "reasoning_content": "1 + 1"}
+    anthropic = {
+        "role": "assistant",
+        "content": [{"type": "thinking", "thinking": "1+1"}, {"type": "text", "text": BOX}],
+    }
+    for given, expected in (
+        (row(response=BOX), (BOX, "unknown", False)),
+        (row(response=BOX, prompt=THOUGHT, finish_reason="MAX_TOKENS"), (BOX, "length", True)),
+        (row(response=BOX, prompt=prefilled), (BOX, "unknown", True)),
+        (row(response=BOX, prompt="Say <think> first: 1+1?"), (BOX, "unknown", False)),
+        (row(response=BOX, prompt=THOUGHT, reasoning_content="1 + 1"), (BOX, "unknown", False)),  # taken apart
+        (row(response=BOX, prompt=THOUGHT, reasoning_content=""), (BOX, "unknown", True)),
+        ({"doc_id": 0, **lm_eval}, (BOX, "unknown", True)),
+        ({"doc_id": 0, **lm_eval, "arguments": [[json.dumps(prefilled), settings]]}, (BOX, "unknown", True)),
+        ({"doc_id": 0, "input": THOUGHT, "filtered_resps": [BOX], "target": "2"}, (BOX, "unknown", True)),  # lmms-eval
+        ({"index": 0, "prediction": BOX, "thinking": "1 + 1", "answer": "2"}, (BOX, "unknown", False)),  # VLMEvalKit
+        (row(response=None, reasoning_content=BOX, finish_reason="length"), ("", "length", False)),
+        ({"gold": "2", "choices": [{"message": said, "finish_reason": "stop"}]}, (BOX, "stop", False)),
+        ({"gold": "2", "choices": [{"text": BOX, "finish_reason": "length"}], "input": THOUGHT}, (BOX, "length", True)),
+        ({"custom_id": "a", "gold": "2", "response": {"status_code": 200, "body": {"choices": [
+            {"message": {**said, "content": None}, "finish_reason": "length"}]}}}, ("", "length", False)),
+        ({"gold": "2", "response": {**anthropic, "stop_reason": "max_tokens"}}, (BOX, "length", False)),
+        ({"gold": "2", "message": {"role": "assistant", "content": BOX, "thinking": "1"}, "done_reason": "stop"},
+         (BOX, "stop", False)),
+        (row(response=BOX, finish_reason={"type": "length", "length": 9}), (BOX, "length", False)),
+        (row(response=BOX, thinking=True), (BOX, "unknown", True)),  # our own files
+    ):  # fmt: skip
+        assert [(part.text, part.finish_reason, part.thinking) for part in read(tmp_path, given)] == [expected], given
+    several = read(tmp_path, row(response=[BOX, BOX], prompt=THOUGHT, finish_reasons=["stop", "length"]))
+    assert [(part.finish_reason, part.thinking) for part in several] == [("stop", True), ("length", True)]
+    # Options that are objects are no completions.
+    with pytest.raises(UserError, match="in which no options can be read"):
+        read(tmp_path, row(choices=[{"label": "A", "text": "2"}]))
+
+
+def test_drafts_of_a_file_are_no_answers_and_kept_as_such(tmp_path: Path) -> None:
+    drafts = [row(id=str(n), response=BOX, prompt=THOUGHT) for n in range(3)]
+    file = write_rows(tmp_path / "a.jsonl", drafts)
+    assert any("opened a thought that none of them ends" in note for note in read_responses(file)[1])
+    graded = grade_file(file)
+    assert (graded.scores["a"]["correct"], graded.scores["a"]["unclosed"]) == (0, 3)
+    assert all(line["thinking"] for line in graded.folder.stream("responses.jsonl"))
+    assert grade_file(graded.path, mcq_policy="letter_only").scores["a"]["unclosed"] == 3
+    # As raw rows they are read as they stand, and the lines of a folder, given as a file, say what they are.
+    raw = grade_file(write_rows(tmp_path / "b.jsonl", [{**draft, "prompt": "Sum?"} for draft in drafts]))
+    assert raw.scores["b"]["correct"] == 3
+    lines = [{**line, "gold": "2"} for line in graded.folder.stream("responses.jsonl")]
+    assert grade_file(write_rows(tmp_path / "c.jsonl", lines), named="a").scores["a"]["unclosed"] == 3

@@ -71,9 +71,10 @@ def read_instruct(row: Row) -> Item:
 def program(item: Item, response: Response) -> ExtractedProgram:
     """Return the function a response gives: whole in a block, or as a continuation of the prompt."""
     prompt, name = item.meta["prompt"], item.meta["entry_point"]
-    answer = extract_code(response.text, response.finish_reason)
+    answer = extract_code(response.text, response.finish_reason, thinking=response.thinking)
     if answer.code is None:
-        return ExtractedProgram(answer, None) if "```" in response.text else _continuation(prompt, response)
+        draft = response.thinking and answer.source != "none"
+        return ExtractedProgram(answer, None) if draft or "```" in response.text else _continuation(prompt, response)
     if name not in definitions(answer.code) and not parses(answer.code) and parses(prompt + answer.code):
         return ExtractedProgram(answer, Program(prompt + answer.code))
     return ExtractedProgram(answer, Program(answer.code, prelude=prompt))

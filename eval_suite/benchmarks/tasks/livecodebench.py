@@ -210,7 +210,7 @@ def stored_tests(item: Item) -> Tests:
 
 def program(item: Item, response: Response) -> ExtractedProgram:
     """Return the program a response gives."""
-    answer = extract_code(response.text, response.finish_reason)
+    answer = extract_code(response.text, response.finish_reason, thinking=response.thinking)
     return ExtractedProgram(answer, None if answer.code is None else Program(answer.code, prelude=PRELUDE))
 
 

@@ -130,7 +130,8 @@ def read_instruct(row: Row) -> Item:
 def program(item: Item, response: Response) -> ExtractedProgram:
     """Return the program a response gives: up to [DONE], the last block in it or the whole text."""
     text, done, _ = response.text.partition(_DONE)
-    answer = extract_code(text.rpartition(_BEGIN)[2], "stop" if done else response.finish_reason)
+    reason = "stop" if done else response.finish_reason
+    answer = extract_code(text.rpartition(_BEGIN)[2], reason, thinking=response.thinking)
     return _program(answer)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mmcorl.answers import extract
+from mmcorl.answers.thinking import without_thoughts
 from mmcorl.apps.rephrase.rules import Style
 from mmcorl.llm_client import Reply
 from mmcorl.prompts.styles import STYLES
@@ -69,7 +70,7 @@ def rewrite_prompt(question: str, options: str, unseen: bool, style: Style) -> s
 
 def read_rewrite(reply: Reply) -> tuple[str | None, str]:
     """Return the rewording in a reply, or None and why there is none."""
-    text = _after_reasoning(reply.text)
+    text = without_thoughts(reply.text)[0]
     start = text.rfind(_OPEN)
     end = text.find(_CLOSE, start)
     if start >= 0 and end >= 0:
@@ -93,7 +94,7 @@ def compare_prompt(original: str, reworded: str, unseen: bool, style: Style = "w
 
 def read_comparison(reply: Reply) -> bool | None:
     """Return whether a reply says that the answers are the same; None where it says neither."""
-    words = _after_reasoning(reply.text).strip().splitlines()
+    words = without_thoughts(reply.text)[0].strip().splitlines()
     return None if reply.cut_off or not words else _MENU.get(words[-1].strip(" .*!`'\"").lower())
 
 
@@ -108,7 +109,3 @@ def read_solution(reply: Reply) -> str | None:
 
 def _block(name: str, text: str) -> str:
     return f"\n<{name}>\n{text}\n</{name}>\n"
-
-
-def _after_reasoning(text: str) -> str:
-    return text.rpartition("</think>")[2]

@@ -11,9 +11,6 @@ from mmcorl.grading import GRADER, grade
 if TYPE_CHECKING:
     rules: Callable[[], Any]
 
-LENGTH = ("max_tokens", "model_length")
-"""Reasons of inspect_ai for the end of a response that the token limit cut off."""
-
 
 def __getattr__(name: str) -> Any:
     """Return `rules`: the entry point `inspect_ai` of this package asks for it, which registers it."""
@@ -31,14 +28,13 @@ def _registered() -> Any:
         """Grade by rules: numbers, expressions and options are compared by value; any of several targets counts."""
 
         async def score(state: TaskState, target: Target) -> Score:
-            cut_off = state.output.stop_reason in LENGTH
             verdicts = [
                 grade(
                     state.output.completion,
                     gold,
                     state.input_text,
                     [choice.value for choice in state.choices] or None,
-                    finish_reason="length" if cut_off else "stop",
+                    finish_reason=state.output.stop_reason,
                 )
                 for gold in target
             ]

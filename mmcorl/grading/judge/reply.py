@@ -19,12 +19,11 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 
+from mmcorl.answers.thinking import without_thoughts
+
 LONGEST = 1 << 14
 """Characters of a reply that is read at all: one of so many is no verdict."""
 
-_NAMES = "think|thinking|thought|reasoning"
-_OPENS = re.compile(rf"<(?:{_NAMES})>|\[THINK\]|◁think▷|<\|channel\|>analysis<\|message\|>", re.IGNORECASE)
-_CLOSES = re.compile(rf"</(?:{_NAMES})>|\[/THINK\]|◁/think▷|<\|channel\|>final<\|message\|>", re.IGNORECASE)
 _TAG, _END_TAG = re.compile(r"<([A-Za-z]\w*)>"), re.compile(r"</([A-Za-z]\w*)>")
 _ENDS = re.compile(r"(?:\s|</s>|<\|\w+\|>|<end_of_turn>)+\Z")
 _FENCE = re.compile(r"```\w*\s*\Z")
@@ -48,7 +47,7 @@ def read_reply(text: str, menu: Mapping[str, bool], labels: Collection[str], lab
     `menu`: verdicts by word, lower case but for single letters; `labels`: words that a label is made of, lower case;
     `label`: the label that has to stand, lower case, or empty.
     """
-    rest = _without_thoughts(text) if len(text) <= LONGEST else None
+    rest = _behind_thoughts(text) if len(text) <= LONGEST else None
     if rest is None:
         return None
     last, verdicts = None, set()
@@ -61,13 +60,12 @@ def read_reply(text: str, menu: Mapping[str, bool], labels: Collection[str], lab
     return last if len(verdicts - {None}) == 1 else None
 
 
-def _without_thoughts(text: str) -> str | None:
+def _behind_thoughts(text: str) -> str | None:
     """Return what follows the thoughts; None where they, or what is in any other tag, never close."""
-    *_, start = 0, *(match.end() for match in _CLOSES.finditer(text))
-    rest = text[start:]
+    rest, open_thought = without_thoughts(text)
     opened = Counter(name.lower() for name in _TAG.findall(rest))
     closed = Counter(name.lower() for name in _END_TAG.findall(rest))
-    return None if _OPENS.search(rest) or opened - closed else rest
+    return None if open_thought or opened - closed else rest
 
 
 def _pieces(text: str) -> Iterator[str | list[tuple[str, object]]]:
