@@ -5,7 +5,7 @@ formula  = what stands between `$`, `\[`, `\(`, `\\`, `&` or line ends around a 
 answer   = the box, where nothing else stands behind the last `=` of its formula; else that formula without boxes
 parallel = boxes of one sentence, or items of one list, that differ: all of them with what stands between, unless a
            step (`then`, `so`, `=`) leads from one to the next
-no answer where a question mark or words behind the last box take it back
+no answer where words before the last box keep it from being stated, or words behind it take it back; see `denials`
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from itertools import pairwise
 
+from mmcorl.answers.denials import is_denied, is_taken_back
 from mmcorl.answers.grammar import THEREFORE
 from mmcorl.answers.latex import clean
 from mmcorl.answers.names import QUANTITY
@@ -66,25 +67,17 @@ _STEP = re.compile(
     rf"|(?<![A-Za-z\\])(?:{_WORDS_OF_STEPS}|finally|final|now|answer|答案)(?![A-Za-z])",
     re.IGNORECASE,
 )
+_PARTS_SENTENCES = re.compile(rf"[.!?;。；,](?=\s)|\n|{_MARK}\S?")
+_LEAD_WORD = re.compile(r"[^\W\d_]+|\d+")
+_COUNT = re.compile(
+    r"\d{1,2}|[a-h]|[ivx]{1,4}|one|two|three|four|other|another|first|second|third|fourth|former|latter|odd|even"
+    r"|positive|negative|left|right|upper|lower"
+)
 _ITEM = re.compile(
     rf"[\s>|]*(?P<label>[-*•+]\s|[^\n{_MARK}]{{0,60}}?[:.)：|]\**)?(?:{_SPACE}|[*_])*{_MARK}(?:{_SPACE}|[*_.,;|])*"
 )
 _ITEM_MARK = re.compile(r"\(?([a-z]|[ivx]{1,4}|[1-9])[.):]\)?")
 _NAMES_ANSWER = re.compile(r"answer|final|result|total|答案|therefore|thus|hence|\bso\b", re.IGNORECASE)
-_TAKEN_BACK = re.compile(
-    r"\b(?:(?-i:Wait\b)|wait[,.!…]|hold on|oops|scratch that|my mistake|on second thoughts?"
-    r"|actually,? (?:no|that|this|it)|let me (?:correct|fix))(?![A-Za-z])"
-    r"|\b(?:this|that|it|my answer|(?:the )?(?:above|box\w*|previous) ?\w{0,6})"
-    r"(?:(?: (?:is|was|seems|looks|must be)|'s) (?:\w{1,10} ){0,2}?(?:not (?:right|correct|the answer)|wrong|incorrect"
-    r"|mistaken|an? (?:mistake|error))| (?:isn't|wasn't) (?:right|correct))\b"
-    r"|\bI (?:made|forgot|overlooked|misread|miscalculated|mis\w{3,12})\b|等等|不对|错了|更正",
-    re.IGNORECASE,
-)
-_DENIED_BEFORE = re.compile(
-    r"(?:\b(?:not|never|cannot|neither|nor|instead of|rather than|other than)|n't|≠|不是)(?: ?[A-Za-z]{1,9}){0,3}"
-    r"(?:[\s$:*}]|\\[(\[,;])*\Z",
-    re.IGNORECASE,
-)
 _MAX_BOXES, _BESIDE, _WINDOW = 64, 200, 1000
 
 # What stands around the box of an answer tag, or in a formula.
@@ -147,8 +140,8 @@ def boxed_answer(text: str, spans: list[Span]) -> str | None:
     outermost = outermost[-_MAX_BOXES:]
     start, end = outermost[-1]
     opening = _opening(text, outermost[-1], 0)
-    before, behind = text[max(0, opening - 48) : opening], text[end + 1 : end + _WINDOW]
-    if _is_taken_back(behind) or _DENIED_BEFORE.search(before):
+    before, behind = text[max(0, opening - _WINDOW) : opening], text[end + 1 : end + _WINDOW]
+    if is_taken_back(behind) or is_denied(before):
         return None
     alone = len(outermost) == 1 and before.endswith("$") and behind.startswith("$")
     if alone and not (
@@ -177,10 +170,6 @@ def boxed_answer(text: str, spans: list[Span]) -> str | None:
     return unwrap_boxes(answer)
 
 
-def _is_taken_back(behind: str) -> bool:
-    return behind.lstrip(" $*_)}]\\")[:1] in {"?", "？"} or _TAKEN_BACK.search(behind) is not None
-
-
 def _closed(masked: str, begin: int, end: int) -> int:
     """Return the end of a stretch of text moved behind the brackets that it opens."""
     for opening, closing in (("(", ")"), ("[", "]"), (r"\{", r"\}")):
@@ -200,6 +189,10 @@ def _answer_span(masked: str, contents: list[str]) -> tuple[int, int, int]:
     while first:
         before, (left, _) = positions[first - 1], _formula(masked, positions[first - 1])
         between = masked[before + 1 : positions[first]]
+        if len(between) < _BESIDE and _are_parallel(masked, before, positions[first]):
+            first -= 1
+            begin = min(left, begin)
+            continue
         joint = _JOINT.fullmatch(between)
         if not contents[-1].strip() or (
             joint is None and (_SENTENCE_END.search(between) or _STEP.search(between) or "=" in between)
@@ -220,6 +213,18 @@ def _answer_span(masked: str, contents: list[str]) -> tuple[int, int, int]:
         begin, end = _formula(masked, positions[-1])
         first = len(positions) - masked[begin:end].count(_MARK)
     return first, begin, end
+
+
+def _are_parallel(masked: str, before: int, at: int) -> bool:
+    """Return whether two boxes stand behind words that differ in a count alone: `Case one: ... Case two: ...`."""
+    leads = []
+    for end in (before, at):
+        lead = masked[max(0, end - 80) : end]
+        start = max((match.end() for match in _PARTS_SENTENCES.finditer(lead)), default=0)
+        leads.append(_LEAD_WORD.findall(lead[start:].casefold()))
+    pairs = list(zip(*leads, strict=False))
+    unlike = [pair for pair in pairs if pair[0] != pair[1]]
+    return len(leads[0]) == len(leads[1]) < 7 and len(unlike) == 1 and all(_COUNT.fullmatch(word) for word in unlike[0])
 
 
 def _labels(masked: str, boxes: int) -> list[str]:

@@ -31,9 +31,28 @@ def writes_decimal_commas(text: str) -> bool:
     return foreign > max(1, sum(word in _ENGLISH for word in words))
 
 
+_IN_BRACES = re.compile(r"(?<![\d.,}])(\d{1,12})((?:\{,\}\d{1,12})+)(?!\d)")
+
+
+def without_braced_commas(answer: str, decimal: bool) -> str:
+    """Return an answer whose `{,}`, a comma within one number, is gone: 1234 for `1{,}234`, 3.5 for `3{,}5`.
+
+    `decimal`: the language writes decimal commas, so that `1{,}234` is 1.234. What is neither stays as it is and is
+    no number.
+    """
+    return _IN_BRACES.sub(lambda match: _without_braces(match, decimal), answer)
+
+
+def _without_braces(match: re.Match[str], decimal: bool) -> str:
+    whole, groups = match.group(1), match.group(2).split("{,}")[1:]
+    thousands = whole[0] != "0" and len(whole) <= 3 and all(len(group) == 3 for group in groups)
+    if thousands and not (decimal and len(groups) == 1):
+        return whole + "".join(groups)
+    return f"{whole}.{groups[0]}" if len(groups) == 1 else "'".join([whole, *groups])
+
+
 def with_decimal_points(answer: str) -> str:
     """Return `3.5` for `3,5` and `1234.5` for `1.234,5`; commas in brackets part values unless semicolons do."""
     if ";" not in answer and _BRACKETS.search(answer):
         return answer
-    text = answer.replace("{,}", ",")
-    return _DECIMAL.sub(lambda match: f"{match.group(1).replace('.', '')}.{match.group(2)}", text)
+    return _DECIMAL.sub(lambda match: f"{match.group(1).replace('.', '')}.{match.group(2)}", answer)

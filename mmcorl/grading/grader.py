@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -22,6 +23,7 @@ GradedReading = Literal["commitment", "prose"]
 READINGS: tuple[GradedReading, ...] = ("commitment", "prose")
 MCQ_POLICIES: tuple[McqPolicy, ...] = ("letter_or_value", "letter_only")
 
+_LETTER = re.compile(r"[A-Z]")
 Judge = Callable[[str | None, Sequence[str] | None, str, str], bool | None]
 """Maps (question, options, gold, extracted answer) to whether they agree, None without a clear answer.
 
@@ -163,19 +165,27 @@ def grade(
         relation: an open equivalence; by default all calls share one.
         partial: give the verdict a `score`: of a list, the share of its parts that are right, see `share_of_parts`.
 
-    Raises:
-        UserError: the policy is not known.
-        TypeError: the response is not text, the gold neither text nor number, or `choices` not a list of these.
+    Raises UserError where the policy is not known, the response is not text (a model that said nothing said ''), the
+    gold is neither text nor number, `choices` is not a list of these, or the gold is a letter beyond them or a number
+    that none of them is.
     """
-    response, gold, options = check_arguments(response, gold, choices)
-    reference = Reference(gold, question, options, answer_type, precision, relative_tolerance, unit)
+    response, known, options = check_arguments(response, gold, choices)
+    reference = Reference(known, question, options, answer_type, precision, relative_tolerance, unit)
     relation = relation or _shared_relation()
-    grader = Grader(mcq_policy, relation, reading)
-    verdict = grader.grade(response, reference, judge, finish_reason, thinking=thinking)
+    if options and (not isinstance(gold, str) or _LETTER.fullmatch(known.strip())):
+        _check_is_option(known, options, relation)
+    verdict = Grader(mcq_policy, relation, reading).grade(response, reference, judge, finish_reason, thinking=thinking)
     if not partial:
         return verdict
     parts = 0.0 if verdict.answer is None else share_of_parts(verdict.answer, reference, relation)
     return replace(verdict, score=1.0 if verdict.correct else parts)
+
+
+def _check_is_option(gold: str, options: tuple[str, ...], relation: Equivalence) -> None:
+    if not relation.options(gold, options).labels:
+        raise UserError(
+            f"gold {gold!r} is none of the {len(options)} options: pass the letter (A is the first) or the text of one"
+        )
 
 
 def grade_many(rows: Iterable[Mapping[str, Any]], judge: Judge | None = None, **options: Any) -> Iterator[Verdict]:

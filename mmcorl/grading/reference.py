@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Any, Literal
 
+from mmcorl.errors import UserError
 from mmcorl.grading.items import Item
 
 AnswerType = Literal["integer", "float", "list", "text"]
@@ -56,23 +57,23 @@ def to_text(value: Any) -> str:
 def check_arguments(response: Any, gold: Any, choices: Any) -> tuple[str, str, tuple[str, ...] | None]:
     """Return response, gold and options as text; numbers become text as in a file of responses.
 
-    Checked because a mistake would be scored as a wrong answer. Raises TypeError when the response is not text, the
+    Checked because a mistake would be scored as a wrong answer. Raises UserError when the response is not text, the
     gold neither text nor number, or the options are not a list of these.
     """
     if not isinstance(response, str):
-        raise TypeError(f"response is {_type_name(response)}, not text: pass the model's output, '' if there is none")
+        raise UserError(f"response is {_type_name(response)}, not text: pass the model's output, '' if there is none")
     if not _is_text_or_number(gold):
-        raise TypeError(f"gold is {_type_name(gold)}: pass the reference answer as text or a number")
+        raise UserError(f"gold is {_type_name(gold)}: pass the reference answer as text or a number")
     if choices is None:
         return response, to_text(gold), None
     if isinstance(choices, str | Mapping) or not isinstance(choices, Sequence):
         shown = f" {choices[:40]!r}" if isinstance(choices, str) else ""
-        raise TypeError(
+        raise UserError(
             f"choices is {_type_name(choices)}{shown}: pass a list of the options in order, as ['40', '45']"
         )
     wrong = next((option for option in choices if option is not None and not _is_text_or_number(option)), None)
     if wrong is not None:
-        raise TypeError(f"choices contain {_type_name(wrong)}: pass every option as text or a number")
+        raise UserError(f"choices contain {_type_name(wrong)}: pass every option as text or a number")
     return response, to_text(gold), tuple("" if option is None else to_text(option) for option in choices) or None
 
 

@@ -14,19 +14,31 @@ from typing import Literal
 
 from mmcorl.answers import Equivalence, extract
 from mmcorl.answers.grammar import split_top_level
-from mmcorl.answers.language import with_decimal_points, writes_decimal_commas
+from mmcorl.answers.language import with_decimal_points, without_braced_commas, writes_decimal_commas
+from mmcorl.answers.latex import clean
 from mmcorl.answers.numbers import constant_value
 from mmcorl.answers.parse import ParsedAnswer, parse
 from mmcorl.answers.relation_base import LONGEST
 from mmcorl.grading.finish import finish_of
 from mmcorl.grading.gold import clean_gold
 from mmcorl.grading.items import McqPolicy
+from mmcorl.grading.option_words import option_said
 from mmcorl.grading.options import LETTERS, parse_options, plain_options
+from mmcorl.grading.question import (
+    asks_for_order,
+    asks_for_ratio,
+    asks_for_size,
+    is_in_form,
+    is_other_way_round,
+)
 from mmcorl.grading.reference import Reference
+from mmcorl.grading.statements import approximation, around_the_box, contradicts
+from mmcorl.grading.wording import says_words, says_yes_or_no, value_said, words_listed
 
 _CACHED_QUESTION = 8192
 _NUMBERS = re.compile(r"-?[$0-9.,]{2,}|-?[0-9]+")
 _LETTER = re.compile(r"[A-Z]")
+_NOTHING = re.compile(r"-?0+(?:\.0+)?\s*[A-Za-z]\w*")
 _EITHER = re.compile(r"\bor\b|或")
 _POWER_OF_TEN = re.compile(r"\\?(?:times|cdot)?\s*10\s*\^\s*\{?\s*(-?\d{1,3})\s*\}?")
 
@@ -34,6 +46,7 @@ Reading = Literal["commitment", "last_number", "whole", "verbatim", "first_place
 """What the answer of a response is; see `mmcorl.grading.items.Item`."""
 OUT_OF_TIME = "not shown to be equal in time"
 """The reason of a response whose comparison ran out of processor time; summaries count it."""
+NOT_EQUAL = "not shown to be equal"
 TOO_LONG = f"over {LONGEST:,} characters, so not the same as any other text"
 
 
@@ -92,9 +105,19 @@ def apply_rules(
     if extraction.answer is None:
         return without_answer(extraction.source)
     answer = extraction.answer
-    if "," in answer and writes_decimal_commas(reference.question or response):
-        answer = with_decimal_points(answer)
+    if "," in answer:
+        decimal = writes_decimal_commas(reference.question or response)
+        answer = without_braced_commas(answer, decimal)
+        answer = with_decimal_points(answer) if decimal else answer
     credited, reason = _compare(answer, reference, relation, mcq_policy)
+    if extraction.source == "boxed" and "box" in response[:-1]:
+        before, behind = around_the_box(response)
+        if contradicts(answer, before, behind, relation, reference.question, choices_of(reference)):
+            return RuleResult(None, False, False, False, "the prose around the box states another answer")
+        if credited and (rounded := approximation(behind)) is not None:
+            credited, reason = _compare(rf"{answer} \approx {rounded}", reference, relation, mcq_policy)
+        if credited and is_other_way_round(before.rpartition("\n")[2].rpartition(". ")[2], reference.question):
+            credited, reason = False, "a ratio the other way round"
     return RuleResult(extraction.answer, True, False, credited, reason)
 
 
@@ -167,9 +190,11 @@ def _compare_option(
     answer: str, correct: frozenset[str], choices: tuple[str, ...], relation: Equivalence, letters_only: bool
 ) -> tuple[bool, str]:
     named = relation.options(answer, choices)
-    if named.conflict:
-        return False, "a letter with something else than its own value"
     labels, by_letter = named.labels, named.by_letter
+    if not labels and (letter := option_said(answer, choices, lambda text: relation.options(text, choices).labels)):
+        labels, by_letter = frozenset({letter}), True
+    if named.conflict and not labels:
+        return False, "a letter with something else than its own value"
     if not labels and len(correct) > 1:
         parsed = parse(answer)
         # `60° or 90°` leaves open which, where both are asked for.
@@ -190,6 +215,25 @@ def _compare_option(
 
 
 def _compare_free_form(answer: str, gold: str, reference: Reference, relation: Equivalence) -> tuple[bool, str]:
+    """Compare an answer as it stands, else what a sentence says, where that is what the answer is."""
+    credited, reason = _compare_values(answer, gold, reference, relation)
+    if credited or reason == OUT_OF_TIME or reason not in (NOT_EQUAL,):
+        return credited, reason
+    question = reference.question
+    if says_yes_or_no(answer, gold, question) or says_words(answer, gold, question):
+        return True, "as a sentence says"
+    if (words := words_listed(gold)) is not None and (listed := words_listed(answer)) is not None:
+        same = words == listed if asks_for_order(question) else sorted(words) == sorted(listed)
+        return same, "the same words" if same else "other words"
+    value = value_said(answer, question)
+    if value is None or parse(gold).kind in ("words", "opaque") or is_other_way_round(_names(answer), question):
+        return False, reason
+    credited, why = _compare_values(value, gold, reference, relation)
+    return credited, "as a sentence says" if credited else why
+
+
+def _compare_values(answer: str, gold: str, reference: Reference, relation: Equivalence) -> tuple[bool, str]:
+    question = reference.question
     by_type = _compare_by_type(answer, gold, reference, relation)
     if by_type is not None:
         return by_type
@@ -210,54 +254,37 @@ def _compare_free_form(answer: str, gold: str, reference: Reference, relation: E
     ):
         # The inequality may be the one to be solved; the set is its solution either way round.
         return False, "an inequality where a set is asked for"
-    # In MathVista `1 & 3` is a list, as `[1, 3]` is.
-    if left.kind == right.kind == "list" and (_asks_for_order(reference.question) or "&" in gold):
+    # In MathVista `1 & 3` is a list, as `[1, 3]` is; parts with names need no order.
+    named = any(part.name for part in (*left.parts, *right.parts))
+    if left.kind == right.kind == "list" and not named and (asks_for_order(question) or "&" in gold):
         return _in_order(left, right, relation), "in the order asked for"
-    if _SIZE.search(reference.question or "") and (r"\times" in left.body or r"\times" in right.body):
+    if asks_for_size(question) and (r"\times" in left.body or r"\times" in right.body):
         return _same_size(left, right, relation), "as a size"
-    ratio_asked = _RATIO.search(reference.question or "") is not None
+    if "ratio" in (left.kind, right.kind) and is_other_way_round(_names(answer), question):
+        return False, "a ratio the other way round"
+    if right.kind == "number" and _NOTHING.fullmatch(left.body):
+        # `0H` is 0 whatever H is, but no number.
+        return False, "an unknown where a number is asked for"
     if relation.same(answer, gold) or (
-        "ratio" in (left.kind, right.kind) and relation.same_value(answer, gold, ratio_asked)
+        "ratio" in (left.kind, right.kind) and relation.same_value(answer, gold, asks_for_ratio(question))
     ):
-        return True, "equal"
-    return False, OUT_OF_TIME if relation.out_of_time(answer, gold) else "not shown to be equal"
+        return (True, "equal") if is_in_form(answer, gold, question) else (False, "not in the form asked for")
+    return False, OUT_OF_TIME if relation.out_of_time(answer, gold) else NOT_EQUAL
 
 
-_LEAST, _GREATEST = "(?:least|smallest|lowest|shortest|lightest)", "(?:greatest|largest|highest|longest|heaviest)"
-_COUNT = r"(?:\d{1,2}|two|three|four|five|six|seven|eight|nine|ten|few|several)"
-_TERMS = r"(?:terms?|numbers?|values?|elements?|members?|digits?|coefficients?|iterates?)"
-_ORDERED = re.compile(
-    r"\b(?:in (?:the )?(?:\w+ ){0,2}order|(?:order|arrange|sort|rank|list) (?:them|these|those|the \w+ (?:from|by|so))"
-    r"|ascending|descending|(?:in|de)creasing order|respective(?:ly)?|ordered (?:pair|triple|tuple|list)|coordinates"
-    rf"|{_LEAST} to (?:the )?{_GREATEST}|{_GREATEST} to (?:the )?{_LEAST}"
-    rf"|(?:first|next|last|initial) {_COUNT} (?:\w+ ){{0,2}}{_TERMS}"
-    r"|jeweils|reihe nach|(?:auf|ab)steigend\w*|ersten \w+ (?:glieder|zahlen|terme)|respecti(?:ve|va)mente?"
-    r"|dans (?:l'|cet )ordre|ordre (?:dé)?croissant|(?:premiers \w+|\w+ premiers) termes|en (?:este )?orden"
-    r"|orden (?:a|de)scendente|(?:primeros \w+|\w+ primeros) términos|rispettivamente|in ordine|primi \w+ termini"
-    r"|ordem (?:de)?crescente|primeiros \w+ termos)\b"
-    r"|依次|分别|按(?:照)?.{0,6}顺序|从小到大|从大到小|由小到大|由大到小|前.{1,2}项|それぞれ|順に|각각|순서대로"
-    r"|соответственно|по (?:порядку|возрастанию|убыванию)",
-    re.IGNORECASE,
-)
-_ANY_ORDER = re.compile(
-    r"\b(?:any|no particular|whatever|irrespective of|regardless of)(?: the)? order\b|\bin order (?:to|for|that)\b",
-    re.IGNORECASE,
-)
+def _names(answer: str) -> str:
+    """Return what an answer says beside its value: what stands before `=` or in words behind it."""
+    text = clean(answer)
+    return text.rpartition("=")[0] or "".join(re.findall(r"\(([^()]*[A-Za-z]{2}[^()]*)\)", text))
 
 
 _NO_INEQUALITY = re.compile(r"=|\\ne(?![A-Za-z])")
-_RATIO = re.compile(r"\b(?:ratios?|odds|proportions?)\b|比", re.IGNORECASE)
-_SIZE = re.compile(r"\b(?:sizes?|dimensions?|matrix|matrices|rows?|columns?)\b", re.IGNORECASE)
 
 
 def _same_size(left: ParsedAnswer, right: ParsedAnswer, relation: Equivalence) -> bool:
     """Compare `3\\times 4` factor by factor: a matrix of that size has neither 4 rows nor is it a 12."""
     sizes = [split_top_level(size.body, frozenset({r"\times"})) for size in (left, right)]
     return len(sizes[0]) == len(sizes[1]) and all(relation.same(x, y) for x, y in zip(*sizes, strict=True))
-
-
-def _asks_for_order(question: str | None) -> bool:
-    return question is not None and _ORDERED.search(_ANY_ORDER.sub("", question)) is not None
 
 
 def _in_order(left: ParsedAnswer, right: ParsedAnswer, relation: Equivalence) -> bool:
@@ -281,7 +308,12 @@ def _compare_by_type(answer: str, gold: str, reference: Reference, relation: Equ
     if value is None or expected is None:
         return None
     unit = _unit_name(reference.unit) or parsed_gold.unit
-    if parsed.unit is not None and unit is not None and parsed.unit != unit:
+    if (parsed.unit == "%") != (unit == "%") and {parsed.unit, unit} == {"%", None}:
+        # 28% is 0.28, and people write 28 for it; a share that is no more than 1 is none of percent.
+        plain = expected if parsed.unit == "%" else value
+        scale = 1.0 if abs(plain) > 1 else 0.01
+        value, expected = (value * scale, expected) if parsed.unit == "%" else (value, expected * scale)
+    elif parsed.unit is not None and unit is not None and parsed.unit != unit:
         return False, f"in {parsed.unit}, not in {unit}"
     if reference.relative_tolerance is not None:
         return _within(value, parsed.unit, expected, reference.relative_tolerance, reference.unit or "")
@@ -335,7 +367,7 @@ def share_of_parts(answer: str, reference: Reference, relation: Equivalence) -> 
     given = left.parts if left.kind == "list" else (left,)
     if right.kind != "list" or not 0 < max(len(right.parts), len(given)) <= PARTS_LIMIT:
         return 0.0
-    if right.brackets == "()" or reference.answer_type == "list" or _asks_for_order(reference.question):
+    if right.brackets == "()" or reference.answer_type == "list" or asks_for_order(reference.question):
         hits = sum(relation.same(x.text, y.text) for x, y in zip(given, right.parts, strict=False))
     else:
         hits, rest = 0, list(given)

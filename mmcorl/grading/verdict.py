@@ -15,7 +15,7 @@ GRADER = ("mmcorl-grader", f"1.{RELATION[1]}")
 
 @dataclass(frozen=True)
 class Verdict:
-    """The outcome of grading: `correct` is `rule or (committed and not cut_off and judge)`."""
+    """The outcome of grading, true where `correct` is: `rule or (committed and not cut_off and judge)`."""
 
     correct: bool
     stage: Stage
@@ -34,6 +34,9 @@ class Verdict:
     """It ended by itself in a tag, box, fence or think block that never closes, before an answer."""
     score: float | None = None
     """Where a partial score was asked for: 1.0 if correct, else the share of the gold's parts that are right."""
+
+    def __bool__(self) -> bool:
+        return self.correct
 
     def __post_init__(self) -> None:
         # Only a committed, complete answer can be correct, a rule's credit stands, and only a judge credits the rest.

@@ -226,13 +226,15 @@ def test_a_number_is_a_gold_as_in_a_file(gold: Any) -> None:
         (("<answer>2</answer>", None), ("gold", "None")),
         (("<answer>2</answer>", float("nan")), ("gold", "NaN")),
         (("<answer>2</answer>", ["2"]), ("gold", "list")),
+        (("<answer>B</answer>", "E", None, ["40", "45"]), ("gold", "'E'")),
+        (("<answer>B</answer>", 1, None, ["40", "45"]), ("gold", "'1'")),
         (("<answer>B</answer>", "B", None, "40|45"), ("choices", "str '40|45'")),
         (("<answer>B</answer>", "B", None, {"A": "40"}), ("choices", "dict")),
         (("<answer>B</answer>", "B", None, [["40"], "45"]), ("choices", "list")),
     ],
 )
 def test_any_other_argument_is_refused_in_one_sentence(arguments: tuple[Any, ...], shown: tuple[str, str]) -> None:
-    with pytest.raises(TypeError) as refused:
+    with pytest.raises(UserError) as refused:
         grade(*arguments)
     assert all(part in str(refused.value) for part in (*shown, ": pass "))
     assert "\n" not in str(refused.value)

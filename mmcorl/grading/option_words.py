@@ -1,0 +1,102 @@
+"""Options named in words: `Вариант Б`, `the second option`, `Rice (Option A)`, a letter with its text and a reason."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from mmcorl.answers.option_letters import offers_more
+from mmcorl.answers.options import LETTERS
+from mmcorl.grading.wording import NEUTRAL, plain, without_reason
+
+_OTHER_ALPHABETS = {
+    letter: index
+    # `В` and `С` of Cyrillic look like B and C, and nobody can say which was meant.
+    for letters in (("А", "Б", "", "Г", "Д", "Е"), ("Α", "", "Γ", "Δ"), ("أ", "ب", "ج", "د"), ("가", "나", "다", "라"),
+                    ("ア", "イ", "ウ", "エ", "オ"), ("甲", "乙", "丙", "丁"), ("①", "②", "③", "④", "⑤"))
+    for index, letter in enumerate(letters) if letter
+}  # fmt: skip
+_ORDINALS = {
+    word: index
+    for index, words in enumerate((
+        "first 1st erste premier première primera primeira prima первый 第一 첫번째",
+        "second 2nd zweite deuxième segunda seconda второй 第二 두번째",
+        "third 3rd dritte troisième tercera terceira terza третий 第三 세번째",
+        "fourth 4th vierte quatrième cuarta quarta четвёртый четвертый 第四 네번째",
+        "fifth 5th fünfte cinquième quinta пятый 第五", "sixth 6th sechste sixième sexta шестой 第六",
+    ))
+    for word in words.split()
+}  # fmt: skip
+_OPTION_NOUNS = re.compile(
+    r"option|choice|alternative|answer|auswahl|antwort|choix|réponse|opción|respuesta|opção|resposta|opzione|risposta"
+    r"|вариант|ответ"
+    r"|选项|選択肢|个|選択|답|보기|번째|الخيار|seçenek|pilihan|lựa chọn",
+    re.IGNORECASE,
+)
+_CJK_NEUTRAL = re.compile(
+    "正确|答案|选项|選択肢|选择|选|應|应|故|是|为|個|个|项|为:|正解|答え|答|は|です|正解は|이다|입니다|정답|정답은|은|는|选为|第(?=[一二三四五六])"
+)
+_LABEL = re.compile(
+    r"[(\[（【] ?([A-H]) ?[)\]）】]|(?<![^\W\d_'])(?<![\\$^_{])([A-H])(?![^\W\d_]*[A-Za-z_^'])(?! ?[=+*/])"
+)
+_TOKEN = re.compile(r"[^\W_]+(?:'[^\W\d_]+)?|[①-⑧]")
+
+
+def option_said(
+    answer: str, choices: tuple[str, ...], by_value: Callable[[str], frozenset[str]], question: str | None = None
+) -> str | None:
+    """Return the letter of the only option that a sentence names; None where it names none, several or hedges.
+
+    `by_value` gives the letters of the options with the value of a text.
+    """
+    text = plain(answer)
+    if len(text) > 400 or "?" in text:
+        return None
+    text, reason = without_reason(text)
+    labels = [first or second for first, second in _LABEL.findall(text)]
+    if text.startswith("A ") and labels == ["A"] and not _OPTION_NOUNS.search(text):
+        return None
+    if len(labels) > 1:
+        return None
+    rest = _LABEL.sub(" ", text)
+    positions = {LETTERS.index(label) for label in labels}
+    if _OPTION_NOUNS.search(rest):
+        rest, ordinals = _without_ordinals(rest)
+        positions |= ordinals
+    if len(positions) != 1 or max(positions) >= len(choices):
+        return None
+    label = LETTERS[positions.pop()]
+    if reason and (offers_more(reason, label) or _names_another(reason, label, choices)):
+        return None
+    return label if _is_only(rest, label, by_value) else None
+
+
+def _names_another(reason: str, label: str, choices: tuple[str, ...]) -> bool:
+    others = [plain(choice) for letter, choice in zip(LETTERS, choices, strict=False) if letter != label]
+    return any(other and re.search(rf"(?<![\w.]){re.escape(other)}(?!\w)", reason, re.IGNORECASE) for other in others)
+
+
+def _without_ordinals(text: str) -> tuple[str, set[int]]:
+    """Return a text without the letters of other alphabets and ordinals that count options, and their places."""
+    positions = set()
+    for word, index in _ORDINALS.items():
+        if re.search(rf"(?<![^\W\d_]){word}(?![^\W\d_]*[A-Za-z])", text, re.IGNORECASE):
+            positions.add(index)
+            text = re.sub(rf"(?<![^\W\d_]){word}", " ", text, flags=re.IGNORECASE)
+    for token in _TOKEN.findall(text):
+        if token in _OTHER_ALPHABETS:
+            positions.add(_OTHER_ALPHABETS[token])
+            text = text.replace(token, " ", 1)
+    return text, positions
+
+
+def _is_only(rest: str, label: str, by_value: Callable[[str], frozenset[str]]) -> bool:
+    """Return whether what stands beside a label is neutral or the value of its option."""
+    rest = rest.strip(" ,.;:-()[]")
+    return any(not text or by_value(text) == {label} for text in (rest, _without_neutral(rest)))
+
+
+def _without_neutral(text: str) -> str:
+    text = _CJK_NEUTRAL.sub(" ", text)
+    kept = [word for word in text.split() if word.strip("(),.:;").casefold() not in NEUTRAL]
+    return " ".join(kept).strip(" ,.;:-()[]")

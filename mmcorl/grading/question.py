@@ -1,0 +1,215 @@
+r"""What a question asks for beside a value: an order, a ratio one way round, a size, or a form.
+
+order   = words of order in any of some thirty languages, or several quantities that are named one by one
+ratio   = `ratio of X to Y`: what names Y before X answers another question
+size    = rows by columns
+form    = factored, expanded or in lowest terms, where the gold is and the answer, though equal, is not
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from math import gcd, isqrt
+
+from mmcorl.answers.grammar import split_top_level
+from mmcorl.answers.latex import clean
+from mmcorl.answers.names import QUANTITY
+
+_LEAST, _GREATEST = "(?:least|smallest|lowest|shortest|lightest)", "(?:greatest|largest|highest|longest|heaviest)"
+_COUNT = r"(?:\d{1,2}|two|three|four|five|six|seven|eight|nine|ten|few|several)"
+_TERMS = r"(?:terms?|numbers?|values?|elements?|members?|digits?|coefficients?|iterates?)"
+_ORDERED = re.compile(
+    r"\b(?:in (?:the )?(?:\w+ ){0,2}order|(?:order|arrange|sort|rank|list) (?:them|these|those|the \w+ (?:from|by|so))"
+    r"|ascending|descending|(?:in|de)creasing order|respective(?:ly)?|ordered (?:pair|triple|tuple|list)|coordinates"
+    rf"|{_LEAST} (?:\w+ )?to (?:the )?{_GREATEST}|{_GREATEST} (?:\w+ )?to (?:the )?{_LEAST}"
+    rf"|(?:first|next|last|initial) {_COUNT} (?:\w+ ){{0,2}}{_TERMS}"
+    r"|(?:ersten|nächsten) \w+ (?:glieder|zahlen|terme)|(?:premiers \w+|\w+ premiers) termes"
+    r"|(?:primeros \w+|\w+ primeros) términos|primi \w+ termini|primeiros \w+ termos"
+    r"|(?:первые|первых) \w+ член\w*|pierwsze \w+ wyrazy|ilk \w+ terim\w*)\b|前.{1,2}项|最初の.{1,3}項|처음.{1,4}항",
+    re.IGNORECASE,
+)
+_ANY_ORDER = re.compile(
+    r"\b(?:any|no particular|whatever|irrespective of|regardless of)(?: the)? order\b|\bin order (?:to|for|that)\b"
+    r"|\b(?:in )?beliebiger reihenfolge\b|\bn'importe quel ordre\b|\bcualquier orden\b|任意顺序",
+    re.IGNORECASE,
+)
+_ORDER_TEXT = (
+    "jeweils|reihenfolge|der reihe nach|aufsteigend|absteigend|der größe nach|ordne|respectivement|"
+    "respectivamente|dans l'ordre|cet ordre|ordre croissant|ordre décroissant|du plus petit|du plus grand|"
+    "rangez|range les|ese orden|este orden|orden ascendente|orden descendente|de menor a mayor|"
+    "de mayor a menor|rispettivamente|in ordine|ordine crescente|dal più|questo ordine|ordem crescente|"
+    "ordem decrescente|nessa ordem|nesta ordem|do menor|do maior|volgorde|respectievelijk|van klein naar|"
+    "van groot naar|ordning|respektive|rækkefølge|rekkefølge|henholdsvis|järjesty|kolejno|w kolejności|"
+    "rosnąco|malejąco|odpowiednio|pořadí|postupně|vzestupně|sestupně|sorrend|növekvő|csökkenő|"
+    "соответственно|по порядку|по возрастанию|по убыванию|в порядке|от меньшего|от большего|відповідно|"
+    "за зростанням|sırasıyla|sıralay|küçükten|büyükten|αντίστοιχα|με τη σειρά|thứ tự|lần lượt|"
+    "berturut-turut|urutan|urutkan|בהתאמה|בסדר|على الترتيب|بالترتيب|ترتيب تصاعدي|क्रमशः|क्रम में|ตามลำดับ|"
+    "เรียง|依次|依序|分别|按顺序|从小到大|从大到小|由小到大|由大到小|升序|降序|それぞれ|順に|順番|"
+    "小さい順|大きい順|각각|순서|것부터|오름차순|내림차순"
+)
+_ORDER_WORDS = _ORDER_TEXT.split("|")
+# `What are the mean and the median?`, `Find a and b.`, `the coefficients of x^2 and x`.
+_ITEM = (
+    rf"(?:(?:the |its |their |an? )?(?:(?i:{QUANTITY})|constants?|intercepts?|y-intercept|x-intercept|numerator"
+    rf"|denominator|variance)"
+    r"(?: of (?:the )?\w+)?|\$?[A-Za-z](?:\^\{?\d\}?)?\$?(?![\w^_]))"
+)
+_SEVERAL = re.compile(
+    r"\b(?i:find|determine|compute|calculate|give|state|solve for|values? (?:of|for)|coefficients? of|what (?:is|are)) "
+    rf"{_ITEM}(?:, {_ITEM})*,? and {_ITEM}"
+)
+_RATIO = re.compile(r"\b(?:ratios?|odds|proportions?)\b|比", re.IGNORECASE)
+_RATIO_OF = re.compile(
+    r"\b(?:ratio|proportion) of (?:the )?([^?.,;]{1,60}?) to (?:the )?([^?.,;]{1,60}?)(?=[?.,;]| in | is | if |\Z)",
+    re.IGNORECASE,
+)
+_SIZE = re.compile(r"\b(?:sizes?|dimensions?|matrix|matrices|rows?|columns?)\b", re.IGNORECASE)
+_WORD = re.compile(r"[^\W\d_]+")
+
+
+def asks_for_order(question: str | None) -> bool:
+    return question is not None and _asks_for_order(question[:8192])
+
+
+@lru_cache(maxsize=1 << 10)
+def _asks_for_order(question: str) -> bool:
+    question = _ANY_ORDER.sub("", question)
+    folded = question.casefold()
+    if _ORDERED.search(question) or _SEVERAL.search(question):
+        return True
+    return any(words in folded for words in _ORDER_WORDS)
+
+
+def asks_for_ratio(question: str | None) -> bool:
+    return question is not None and _RATIO.search(question) is not None
+
+
+def asks_for_size(question: str | None) -> bool:
+    return question is not None and _SIZE.search(question) is not None
+
+
+def is_other_way_round(words: str, question: str | None) -> bool:
+    """Return whether words (`girls to boys`, `G:B`) name the two of a ratio in the other order than the question."""
+    match = _RATIO_OF.search(question or "")
+    if match is None:
+        return False
+    first, second = (_WORD.findall(name)[-1:] for name in match.groups())
+    named = [word.casefold() for word in _WORD.findall(words)]
+    positions = []
+    for head in (first, second):
+        word = head[0].casefold() if head else ""
+        at = next((k for k, name in enumerate(named) if name == word or (len(name) == 1 and name == word[:1])), None)
+        if at is None:
+            return False
+        positions.append(at)
+    return positions[1] < positions[0]
+
+
+# --- forms --------------------------------------------------------------------------------------------------
+
+_FACTORED = re.compile(
+    r"\bfactori[sz]e|\bfactor(?= |:)(?! of| by| is| pairs?\b)(?: (?:completely|fully|out|the|each|this|it)\b"
+    r"|\W{0,3}[$\\(\d]|\W{0,3}[a-z]\b)"
+    r"|\bfactored form|\bfactoris|\bfactorice|\bfactoriza|\bzerleg|\bfaktorisier|\bscompon|\bfatore"
+    r"|разлож\w+ на множители|因式分解|因数分解"
+    r"|인수분해",
+    re.IGNORECASE,
+)
+_COMPLETELY = re.compile(
+    r"\b(?:completely|fully)\b|vollständig|complètement|completamente|полностью|完全", re.IGNORECASE
+)
+_EXPANDED = re.compile(
+    r"\bexpand\b|\bmultiply out|\bausmultipl|\bdévelopp|\bdesarroll|\bsvilupp|\bexpand[ai]\b|раскр\w+ скобки"
+    r"|展开|展開|전개",
+    re.IGNORECASE,
+)
+_REDUCED = re.compile(
+    r"\b(?:lowest|simplest) (?:terms|form|radical form|whole)|\bsimplif|\breduced? |\bkürze|\bvereinfach|\birréductible"
+    r"|\birreducible|\bridotta|\bsimplifi|сократи|упрост|最简|化简|約分|簡単に|기약|간단히",
+    re.IGNORECASE,
+)
+_FRACTION = re.compile(r"-?(?:\\frac\{(\d{1,12})\}\{(\d{1,12})\}|(\d{1,12})/(\d{1,12}))")
+_ROOT = re.compile(r"\\sqrt\{(\d{1,9})\}")
+_SUM = re.compile(r"\(([^()]*[A-Za-z][^()]*)\)")
+_EXPONENT = re.compile(r"\^\{?(\d{1,3})\}?")
+_LEADING = re.compile(r"\d+")
+
+
+def is_in_form(answer: str, gold: str, question: str | None) -> bool:
+    """Return whether an equal answer has the form that the question asks for, as far as the gold has it."""
+    if question is None:
+        return True
+    answer, gold = clean(answer), clean(gold)
+    if "(" in gold and _FACTORED.search(question):
+        return _is_factored(answer.rpartition("=")[2], gold.rpartition("=")[2], bool(_COMPLETELY.search(question)))
+    if _EXPANDED.search(question) and "(" not in gold:
+        return not any(_is_sum(match.group(1)) for match in _SUM.finditer(answer))
+    if _REDUCED.search(question):
+        return _is_reduced(answer) or not _is_reduced(gold)
+    return True
+
+
+def _is_sum(text: str) -> bool:
+    return len(split_top_level(text.strip().lstrip("-"), frozenset("+-"))) > 1
+
+
+def _is_factored(answer: str, gold: str, completely: bool) -> bool:
+    expected, given = _factors(gold), _factors(answer)
+    if expected is None or given is None or expected < 2:
+        return True
+    return given >= expected and not (completely and _has_content(answer) and not _has_content(gold))
+
+
+def _factors(text: str) -> int | None:
+    """Return how many factors with unknowns a product has, each as often as it is multiplied; None: cannot tell."""
+    text = text.strip()
+    if _is_sum(text):
+        return 1
+    count, at = 0, 0
+    while at < len(text):
+        if text[at] == "(":
+            end, depth = at, 0
+            for end in range(at, len(text)):
+                depth += (text[end] == "(") - (text[end] == ")")
+                if depth == 0:
+                    break
+            inner = _factors(text[at + 1 : end]) if re.search("[A-Za-z]", text[at:end]) else 0
+            if inner is None:
+                return None
+            at = end + 1
+        elif text.startswith((r"\frac", r"\sqrt"), at):
+            return None
+        elif text.startswith(r"\cdot", at):
+            at += len(r"\cdot")
+            continue
+        else:
+            inner = int(text[at].isalpha())
+            at += 1
+        power = _EXPONENT.match(text, at)
+        count += inner * (int(power.group(1)) if power else 1)
+        at = power.end() if power else at
+    return count
+
+
+def _has_content(product: str) -> bool:
+    """Return whether a factor such as 2x-4 still has a whole number in all of its terms."""
+    for match in _SUM.finditer(product):
+        terms = [term.strip() for term in split_top_level(match.group(1), frozenset("+-")) if term.strip()]
+        leading = [_LEADING.match(term) for term in terms]
+        if gcd(*(int(number.group()) if number else 1 for number in leading)) > 1:
+            return True
+    return False
+
+
+def _is_reduced(text: str) -> bool:
+    """Return whether a fraction of whole numbers is in lowest terms, and no root has a square in it."""
+    if (fraction := _FRACTION.fullmatch(text)) is not None:
+        above, below = (int(number) for number in fraction.groups() if number is not None)
+        if gcd(above, below) > 1 or below == 1:
+            return False
+    return not any(_has_square(int(root.group(1))) for root in _ROOT.finditer(text))
+
+
+def _has_square(number: int) -> bool:
+    return any(number % (root * root) == 0 for root in range(2, isqrt(number) + 1))

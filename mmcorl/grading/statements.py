@@ -1,0 +1,105 @@
+r"""What the prose around a box says of it: another answer, or the unit of its approximation.
+
+    statement = ("the answer" | the quantity that the question asks for) ("is" | "=" "
+        "| ...) value, and the sentence ends;
+                value "is the answer"
+
+A statement in the sentence before the box, or anywhere behind it, contradicts the box where its value is another one.
+"""
+
+from __future__ import annotations
+
+import re
+
+from mmcorl.answers import Equivalence
+from mmcorl.answers.boxes import BOX
+from mmcorl.answers.denials import is_denied
+from mmcorl.answers.options import LETTERS
+from mmcorl.answers.parse import parse
+
+_NUMBER = r"(?:-?(?:\d{1,3}(?:,\d{3})+|\d{1,12})(?:\.\d{1,12})?(?:/\d{1,9})?|-?\\d?frac\{\d{1,9}\}\{\d{1,9}\})"
+_VALUE = rf"[*$(\\ ]{{0,6}}({_NUMBER}|[A-H](?![\w']))[*$)\\]{{0,4}}(?: ?(?:\\text\{{)?[A-Za-z%°]{{1,12}}\}}?\$?)?"
+_END = r"(?=\s?(?:[.,;!。，)]|\n|\Z))(?![.,]\d)"
+_IS = r" ?(?:is|should be|must be|equals|=|:)(?: (?:actually|really|in fact|instead|therefore|thus|then))? ?"
+_STATED = re.compile(rf"\b([A-Za-z]{{3,14}}){_IS}{_VALUE}{_END}", re.IGNORECASE)
+_CORRECTED = re.compile(
+    r"(?:\b(?:it|this) (?:should|must|ought to) (?:actually |really )?be |\b(?:it|that|the \w+) (?:is"
+    r"|was) (?:actually|really|in fact) "
+    rf"|答案(?:是|为|应为)){_VALUE}{_END}",
+    re.IGNORECASE,
+)
+_QUANTITY = re.compile(
+    r"\b(?:what(?: is|'s)|find|determine|calculate|compute|give) (?:the )?(?:\w+ )?([a-z]{3,14})\b", re.IGNORECASE
+)
+_IS_THE_ANSWER = re.compile(rf"(?<![\w.])({_NUMBER}|[A-H]) (?:is|was) (?:the|my) (?:\w+ )?(?:answer|result)\b")
+_LEAD = re.compile(
+    r"[\s*$#\\(\[]{0,12}(?:(?:final |the )?answer ?[:：]?|therefore,?|so,?|thus,?)?[\s*$\\(\[:]{0,12}\Z", re.IGNORECASE
+)
+_APPROXIMATELY = re.compile(
+    r"[\s$*\\)\]]{0,8}[(（]?\s?(?:which is |or |that is |i\.e\.,? )?(?:approximately|about|roughly|approx\.?|ca\.|≈"
+    r"|\$?\\approx|etwa|environ|"
+    rf"aproximadamente|circa|约|大约)\s?\$?({_NUMBER}(?:\s|\\[ ,]){{0,3}}(?:\\(?:text|mathrm)\{{[^{{}}]{{1,24}}\}}"
+    rf"|[A-Za-z°%]{{1,12}}(?:/[a-z]{{1,6}})?)(?:\^\{{?[23]\}}?|²|³)?)"
+)
+_BEFORE, _BEHIND = 240, 600
+
+
+def around_the_box(response: str) -> tuple[str, str]:
+    """Return what stands before the last box of a response and behind it."""
+    boxes = list(BOX.finditer(response, max(0, response.rfind("box") - 12)))
+    if not boxes:
+        return "", ""
+    box = boxes[-1]
+    depth, end = 1, box.end()
+    while end < len(response) and depth:
+        depth += (response[end] == "{") - (response[end] == "}")
+        end += 1
+    return response[max(0, box.start() - _BEFORE) : box.start()], response[end : end + _BEHIND]
+
+
+def approximation(behind: str) -> str | None:
+    """Return the 13.33 seconds of `(approximately 13.33 seconds)` directly behind a box; None without a unit."""
+    match = _APPROXIMATELY.match(behind)
+    return match.group(1) if match else None
+
+
+def contradicts(
+    answer: str, before: str, behind: str, relation: Equivalence, question: str | None, choices: tuple[str, ...] | None
+) -> bool:
+    """Return whether the prose around a box states another answer than the box does."""
+    if not before.strip() and not behind.strip(" $*.\n"):
+        return False
+    quantity = _QUANTITY.search(question or "")
+    subjects = {"answer", "result", quantity.group(1).casefold() if quantity else "answer"} - {"value"}
+    values = [
+        match.group(2)
+        for match in _STATED.finditer(before)
+        # Only in the sentence before the box; an earlier one may be a draft.
+        if match.group(1).casefold() in subjects
+        and _LEAD.fullmatch(before[match.end() :].lstrip(" .!。)"))
+        and not is_denied(before[: match.start()])
+    ]
+    for pattern in (_STATED, _CORRECTED, _IS_THE_ANSWER):
+        values += [
+            match.groups()[-1]
+            for match in pattern.finditer(behind)
+            if (pattern is not _STATED or match.group(1).casefold() in subjects)
+            and not is_denied(behind[: match.start()])
+        ]
+    return any(_differ(answer, value, relation, choices) for value in values)
+
+
+def _differ(answer: str, value: str, relation: Equivalence, choices: tuple[str, ...] | None) -> bool:
+    """Return whether two plain answers, each a number or a letter, are two; rounded and in percent they are not."""
+    if relation.same(answer, value, choices):
+        return False
+    if choices:
+        labels = [relation.options(text, choices).labels for text in (answer, value)]
+        return all(labels) and labels[0] != labels[1]
+    if value in LETTERS:
+        return len(answer.strip()) == 1 and answer.strip() in LETTERS
+    left, right = parse(answer).number, parse(value).number
+    if left is None or right is None:
+        return False
+    a, b = abs(float(left.value)), abs(float(right.value))
+    return all(abs(a * scale - b) > 0.01 * max(a * scale, b) for scale in (1, 100, 0.01))

@@ -1,0 +1,325 @@
+r"""Sentences around an answer: the value, the words or the option that they say, where no word changes it.
+
+    said   = [lead] value [tail] [gloss]
+    lead   = label ":" | words | preposition
+    gloss  = "(" reason | "in" unit | "not" other ")"
+    words  = neutral words of some fifteen languages (`the answer is`), words of the question; in English, where no
+             question is known, other words, too
+    none   of these where a word changes a value: denies, hedges, compares, calculates or counts
+
+Only the grader reads sentences; votes compare answers as they stand.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from functools import lru_cache
+
+from mmcorl.answers.cleanup import strip_noise
+from mmcorl.answers.names import is_name
+from mmcorl.answers.parse import parse
+from mmcorl.answers.units import UNIT_WORDS
+from mmcorl.answers.words import number_in_words
+from mmcorl.grading.question import asks_for_ratio
+
+_NEUTRAL_TEXT = """
+the a an it this that these those is are was were be equals equal there here he she they we i you his her their its our
+has have had gets get got so thus hence therefore final correct right required answer ans result solution value total
+number amount quantity of in to at on for exactly altogether all each together left over remaining respectively
+option choice selection letter first-person
+die der das den ein eine es ist sind war gibt hat antwort ergebnis lösung insgesamt richtige also option auswahl
+la le les l un une des il elle y est sont réponse résultat solution total donc choix bonne correcte
+el los las lo una uno es son hay tiene respuesta resultado solución total opción correcta entonces
+o os as um uma é são há tem resposta resultado solução opção correta portanto
+il lo gli i una è sono ci ha risposta risultato soluzione opzione corretta quindi
+het de een er zijn heeft antwoord uitkomst oplossing optie keuze dus juiste
+det den ett en är er svar svaret resultat løsning lösningen alternativ
+to jest są odpowiedź wynik opcja poprawna zatem je jsou odpověď výsledek možnost
+ответ это равен равно равна составляет результат решение вариант правильный правильная правильно всего итого значит
+відповідь варіант правильна cevap sonuç seçenek doğru toplam şık jawaban jawabannya hasilnya adalah pilihan
+đáp án là kết quả lựa chọn απάντηση είναι επιλογή
+الإجابة الجواب هو هي الخيار الاختيار الصحيحة النتيجة उत्तर है विकल्प सही คำตอบ คือ ข้อ ตัวเลือก
+정답 정답은 답 답은 선택지 보기 번 입니다 תשובה התשובה היא הוא אפשרות
+"""
+NEUTRAL = frozenset(_NEUTRAL_TEXT.split())
+"""Words of some thirty languages that name an answer or state it."""
+_CHANGING_TEXT = """
+not no never none nor neither without cannot can't or either maybe perhaps possibly probably might could may should
+would about approximately approx around roughly nearly almost close more less fewer least most over under above below
+up than greater smaller larger exceeds exceeding beyond within between from until till before after since by half twice
+double doubled triple thrice times multiplied percent per plus minus divided added subtracted dozen hundred thousand
+million billion if unless except excluding but however wrong incorrect false mistake mistaken error invalid impossible
+instead rather wait actually extraneous rejected reject other another lacks lack misses avoids denies doubts
+fails halves doubles triples exceed exclude excludes short every
+nicht kein keine keinen nie ohne oder etwa ungefähr mindestens höchstens mehr weniger als halb doppelt falsch
+pas ne jamais aucun sans ou environ moins plus que demi faux non nunca sin más menos mitad doble falso ni quizás
+não nem sem mais metade dobro mai senza oppure circa più meno metà doppio niet geen nooit zonder ongeveer
+inte ikke aldrig eller cirka nie bez lub albo około ne není nebo asi не нет без или около примерно больше меньше
+değil veya yaklaşık bukan tidak atau sekitar không hoặc khoảng ليس لا أو नहीं या ไม่ หรือ δεν ή לא או 아니 또는 약
+"""
+_CHANGING = frozenset(_CHANGING_TEXT.split())
+_TAIL_TEXT = "in all total altogether each together left remaining long tall wide old high apiece overall"
+_TAIL = frozenset(_TAIL_TEXT.split())
+_WORDS = re.compile(r"[^\W\d_]+(?:'[^\W\d_]+)?")
+_VALUE = re.compile(r"(?:[-+]?[\d.(\[$]|\\(?!text)|-?(?<![^\W\d_'])[A-Za-z](?![A-Za-z']))")
+_GOVERNING = frozenset({"of", "to", "for", "number", "amount", "quantity", "de", "von", "di", "van", "af", "av"})
+"""What before a value makes another of it: the root *of* 3, number 12."""
+# `Lena pays`: a name and a verb.
+_CLAUSE = re.compile(
+    r"(?!The |A |An |Not |No |All )[A-Z][a-z]+ "
+    r"(?!(?:los|lack|exceed|mis|den|avoid|double|triple|halve|exclude)\w*)[a-z]+s "
+)
+_LABEL = re.compile(r"((?:[^\W\d_]+[ '-]?){1,6})[:：]\s*(?=\S)")
+_CJK = re.compile(
+    r"(?:答案|结果|所以|因此|故|总共|一共|共有|共计|合计|共|为|是|等于|有|答えは|答え|合計|は|정답은|답은|,|:| )*"
+)
+_CJK_TAIL = re.compile(r"(?:です|である|입니다|이다|[个只本条块次种页张辆棵支朵颗件位袋瓶箱组根片名岁]|\.| )*")
+_GLOSS = re.compile(r"(.+?) ?\(((?:[^()]|\([^()]*\)){2,200})\)", re.DOTALL)
+_REASON = re.compile(
+    r"(?:because|since|as|given|due to|by|weil|da|car|parce que|porque|ya que|perché|omdat|так как|потому что|因为|由于"
+    r"|なので)\b",
+    re.IGNORECASE,
+)
+_OTHER_SUBJECT = re.compile(
+    r"(?:(?:the|all) (?:other|others|negative|second)\b|(?:we )?(?:reject|discard|ignor|exclud|disregard)\w* |not )",
+    re.IGNORECASE,
+)
+_REASON_BEHIND = re.compile(
+    r"[,;]? ?(?:\b(?:because|since|weil|car|parce que|porque|perché|omdat|так как|потому что)\b|因为)|\.? --? (?=[a-z])"
+    r"|--(?=[A-Za-z])",
+)
+_HEDGING_TEXT = (
+    "or either maybe perhaps possibly probably might could wait wrong incorrect unsure guess actually instead "
+    "mistake sometimes but however unless depends both only "
+)
+_HEDGES = frozenset(_HEDGING_TEXT.split())
+_CONGRUENCE = re.compile(r".*\\equiv\s*(.+?)\s*(?:\\p?mod.*|\(?\\?mod\b.*)", re.DOTALL)
+_RATIO_IN_WORDS = re.compile(r"(\d{1,9}) to (\d{1,9})(?: to (\d{1,9}))?")
+_MEANT = ("number", "expression", "list", "union", "ratio", "relation", "matrix")
+
+
+_ROMAN = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox|emph)\s?\{([^{}]{0,400})\}")
+_SPACING = re.compile(r"\\[ ,;:]|\\q?quad(?![A-Za-z])|\$|\*\*|~|\s")
+_DASHES = str.maketrans("–—−’“”", '---\'""')
+
+
+def plain(answer: str) -> str:
+    """Return the text of an answer without what sets it in type; unlike `latex.clean`, words keep their spaces."""
+    text = strip_noise(answer)
+    while (bare := _ROMAN.sub(r" \1 ", text)) != text:
+        text = bare
+    text = unicodedata.normalize("NFKC", _SPACING.sub(" ", text)).translate(_DASHES)
+    text = " ".join(text.replace("( ", "(").replace(" )", ")").split()).strip(' "')
+    return text if text.endswith("..") else text.rstrip(".")
+
+
+def stem(word: str) -> str:
+    """Return a word without an ending of inflection: `pay` for `pays` and `paid` for `paid`."""
+    word = word.casefold().removesuffix("'s")
+    return next(
+        (
+            word[: -len(end)]
+            for end in ("ies", "ing", "ed", "es", "s", "e")
+            if word.endswith(end) and len(word) > len(end) + 2
+        ),
+        word,
+    )
+
+
+@lru_cache(maxsize=1 << 10)
+def words_of(question: str) -> frozenset[str]:
+    """Return the stems of the words of a question that are long enough to be no particles."""
+    return frozenset(stem(word) for word in _WORDS.findall(question[:8192]) if len(word) > 2)
+
+
+def are_neutral(words: list[str], question: str | None) -> bool:
+    """Return whether words leave a value as it is: neutral ones, names of quantities and those of the question."""
+    folded = [word.casefold() for word in words]
+    if any(word in _CHANGING or word.endswith("n't") for word in folded):
+        return False
+    known = words_of(question) if question else frozenset()
+    return all(
+        word in NEUTRAL or word in UNIT_WORDS or is_name(word) or stem(word) in known
+        for word in folded
+        if len(word.removesuffix("'s")) > 1
+    )
+
+
+def without_gloss(text: str, question: str | None = None) -> str | None:
+    """Return `12 cm` for `12 (in cm)` and `5` for `5 (since it must be positive)`; None for any other text."""
+    match = _GLOSS.fullmatch(text)
+    if match is None:
+        return None
+    value, gloss = match.group(1), match.group(2).strip()
+    words = [word.casefold() for word in _WORDS.findall(gloss)]
+    if gloss.startswith("in ") and gloss[3:] in UNIT_WORDS:
+        return f"{value} {gloss[3:]}" if parse(value).unit is None else None
+    if _HEDGES & set(words) or "?" in gloss or not words:
+        return None
+    if asks_for_ratio(question) and re.fullmatch(r".+ to .+", gloss):
+        return value if are_neutral(words, question) else None
+    if _REASON.match(gloss):
+        return value if not re.search(r"\d", gloss) else None
+    if (subject := _OTHER_SUBJECT.match(gloss)) is None:
+        return None
+    if not subject.group().startswith("not"):
+        return value if "not" not in words else None
+    other = parse(gloss[subject.end() :])
+    return value if other.kind in _MEANT and other.text != parse(value).text else None
+
+
+def without_reason(text: str) -> tuple[str, str]:
+    """Return what stands before a reason (`because ...`, `-- ...`), and the reason; it may be empty."""
+    match = _REASON_BEHIND.search(text)
+    return (text, "") if match is None or not match.start() else (text[: match.start()], text[match.end() :])
+
+
+def value_said(answer: str, question: str | None) -> str | None:
+    """Return the value that a sentence around it says; None where there is no sentence or a word may change it."""
+    text = plain(answer)
+    if len(text) > 400:
+        return None
+    if (congruence := _CONGRUENCE.fullmatch(text)) is not None:
+        return congruence.group(1)
+    if (ratio := _RATIO_IN_WORDS.fullmatch(text)) is not None:
+        return ":".join(part for part in ratio.groups() if part)
+    core = without_gloss(text, question) if text.endswith(")") else None
+    core = _without_sentence(core or text, question) or core
+    return core if core is not None and parse(core).kind in _MEANT else None
+
+
+def _without_sentence(text: str, question: str | None) -> str | None:
+    label = _LABEL.match(text)
+    if label is not None:
+        rest, name = text[label.end() :], label.group(1).strip()
+        if is_name(name):
+            return f"{name} = {rest}" if len(name) > 2 else None
+        return rest if are_neutral(_WORDS.findall(label.group(1)), question) else None
+    if not text.isascii() and (lead := _CJK.match(text)) is not None and lead.end():
+        rest = text[lead.end() :]
+        return rest if rest[:1].isdigit() or rest[:1] in "-\\([" else None
+    start = _value_start(text)
+    if start is None:
+        return None
+    lead, core = text[:start], text[start:]
+    words = core.split(" ")
+    while len(words) > 1 and (
+        words[-1] in _TAIL or (question and _is_of(words[-1], question) and words[-1] not in UNIT_WORDS)
+    ):
+        words.pop()
+    core = " ".join(words).rstrip(",")
+    if not lead.strip() and core == text:
+        return None
+    words = _WORDS.findall(lead)
+    if re.search(r"[^\w\s'-]", lead) or (words and words[-1].casefold() in _GOVERNING):
+        return None
+    return core if are_neutral(words, question) or (not question and _CLAUSE.fullmatch(lead)) else None
+
+
+def _is_of(word: str, question: str) -> bool:
+    return word.isalpha() and word not in _CHANGING and stem(word) in words_of(question)
+
+
+def _value_start(text: str) -> int | None:
+    """Return where the value begins behind words: the first sign, digit or letter alone, or a number in words."""
+    for match in re.finditer(r"\S+", text):
+        token = match.group()
+        if _VALUE.match(token) and token not in ("a", "A", "I"):
+            return match.start()
+        if match.start() and number_in_words(token.rstrip(",.")) is not None and token not in ("one", "a"):
+            return match.start()
+        if not _WORDS.fullmatch(token.rstrip(":,")):
+            return None
+    return None
+
+
+# --- words --------------------------------------------------------------------------------------------------
+
+_YES_NO = {
+    "yes": True,
+    "no": False,
+    "oui": True,
+    "non": False,
+    "ja": True,
+    "nein": False,
+    "sí": True,
+    "да": True,
+    "нет": False,
+}
+_FIRST_WORD = re.compile(r"([^\W\d_]+)\s*[,.;:!-]+\s*(.+)", re.DOTALL)
+_PRONOUNS = frozenset(["it", "they", "he", "she", "this", "that", "these", "those", "there", "we", "you", "i"])
+_COPULA = frozenset(["is", "are", "was", "were", "est", "sont", "ist", "sind", "es", "son", "è", "sono", "é", "são"])
+_ARTICLES = frozenset(["the", "a", "an"])
+_QUESTION = re.compile(
+    r"(?:.*[.?!,:]\s*)?(is|are|was|were|do|does|did|can|could|will|would|has|have|had)\s+([^?.]{2,200})\?\s*",
+    re.I | re.S,
+)
+
+
+def says_yes_or_no(answer: str, gold: str, question: str | None) -> bool:
+    """Return whether a sentence says the gold, `yes` or `no`: first, or as an answer in full to the question."""
+    wanted = _YES_NO.get(gold.casefold().strip(" ."))
+    text = plain(answer)
+    if wanted is None or len(text) > 400 or "?" in text:
+        return False
+    match = _FIRST_WORD.fullmatch(text)
+    first = match.group(1).casefold() if match else ""
+    if match is None or first not in _YES_NO:
+        return question is not None and _echo(text, question) is wanted
+    rest = match.group(2)
+    words = [word.casefold() for word in _WORDS.findall(rest)]
+    if first != gold.casefold().strip(" .") or _HEDGES & set(words) or set(words) & (_YES_NO.keys() - {first}):
+        return False
+    denies = any(word in ("not", "never", "cannot", "no") or word.endswith("n't") for word in words)
+    return bool(_REASON.match(rest)) or denies is not wanted
+
+
+def _echo(text: str, question: str) -> bool | None:
+    """Return True for `they are parallel` and False for `they are not parallel`, where `are the lines parallel?`."""
+    match = _QUESTION.fullmatch(question)
+    if match is None:
+        return None
+    verb, rest = match.group(1).casefold(), [stem(word) for word in _WORDS.findall(match.group(2))]
+    words = [word.casefold() for word in _WORDS.findall(text.replace("n't", " not").replace("cannot", "can not"))]
+    if re.search(r"[^\w\s.'-]", text) or "not" in rest or words.count("not") > 1:
+        return None
+    clause = [stem(word) for word in words if word not in ("not", verb, "do", "does", "did")]
+    holds = "not" not in words
+    if verb not in words and not (verb in ("do", "does", "did") and holds):
+        return None
+    if clause and words[0] in _PRONOUNS:
+        clause = clause[1:]
+        return holds if clause and clause == rest[-len(clause) :] else None
+    return holds if clause == rest else None
+
+
+def says_words(answer: str, gold: str, question: str | None) -> bool:
+    """Return whether a sentence says the words of the gold: `it is a triangle`, `Ann is taller`."""
+    text = plain(answer)
+    if len(text) > 200 or re.search(r"[^\w\s.'-]", text):
+        return False
+    words = [word.casefold() for word in _WORDS.findall(text) if word.casefold() not in _ARTICLES]
+    named = [word.casefold() for word in _WORDS.findall(plain(gold)) if word.casefold() not in _ARTICLES]
+    starts = [k for k in range(len(words) - len(named) + 1) if words[k : k + len(named)] == named]
+    if not named or len(starts) != 1 or len(words) == len(named) or re.search(r"\d", text):
+        return False
+    before, behind = words[: starts[0]], words[starts[0] + len(named) :]
+    if not are_neutral(before + behind, question):
+        return False
+    return (not before or before[-1] in _COPULA) and (not behind or (not before and behind[0] in _COPULA))
+
+
+_AND = re.compile(r",? and |, ?| & |；|; ?")
+
+
+def words_listed(text: str) -> list[str] | None:
+    """Return the words of `red, green and blue`; None for a text that is no such list."""
+    items = [item.strip().casefold() for item in _AND.split(plain(text)) if item.strip()]
+    items = [item.partition(" ")[2] if item.partition(" ")[0] in _ARTICLES else item for item in items]
+    known = all(
+        item.replace(" ", "").replace("-", "").isalpha() and len(item) > 1 and item.count(" ") < 3 for item in items
+    )
+    if len(items) < 2 or not known or any(set(item.split()) & _CHANGING for item in items):
+        return None
+    return items
