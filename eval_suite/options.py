@@ -16,7 +16,7 @@ from mmcorl.config.errors import sentence
 from mmcorl.data.columns import Corners
 from mmcorl.engines.settings import EngineName
 from mmcorl.errors import UserError
-from mmcorl.grading.items import McqPolicy
+from mmcorl.grading.items import GradedReading, McqPolicy
 from mmcorl.policy.settings import AdapterName
 from mmcorl.types import PromptStyle
 from model_adapters.coordinates import Convention
@@ -83,6 +83,9 @@ class GradingOptions(CodeOptions, JudgeOptions):
     mcq_policy: McqPolicy | None = None
     """credit a choice by its letter or value, or only by its letter as older graders do (default: letter_or_value; a
     folder that is re-graded keeps its policy)"""
+    reading: GradedReading | None = None
+    """prose: read answers in sentences, too (`Answer: B`, `the answer is 5`, bold finals), and say so in every score
+    (default: commitment, tags and boxes alone; a folder that is re-graded keeps its reading)"""
     judge_again: Literal["unclear", "all"] | None = None
     """re-query replies without a verdict, or all replies (failed requests are always retried)"""
     aggregation: str | None = None

@@ -28,7 +28,7 @@ from eval_suite.results.tables import title
 from mmcorl.apps.analysis.trained_with import adapter_trained_with, trained_with
 from mmcorl.errors import RunError, UserError
 from mmcorl.grading.grade_by_relation import how_compared
-from mmcorl.grading.items import Item, McqPolicy
+from mmcorl.grading.items import GradedReading, Item, McqPolicy
 from mmcorl.policy.prompt_metadata import TrainedWith
 from mmcorl.prompts.styles import PromptStyle
 from mmcorl.run import provenance
@@ -159,6 +159,8 @@ def grade_file(
             sandbox = open_sandbox(options, folder.items(), reporter)
             manifest = folder.manifest
             amended = manifest | {"mcq_policy": options.mcq_policy or manifest.get("mcq_policy", DEFAULT_POLICY)}
+            if options.reading is not None:
+                amended["reading"] = options.reading
             if options.aggregation:
                 amended["aggregations"] = aggregations_of(options.aggregation, manifest["samples_by_benchmark"])
             if amended != manifest:
@@ -175,7 +177,7 @@ def grade_file(
         "samples_by_benchmark": samples,
         "aggregations": aggregations_of(options.aggregation, samples),
         "versions": _versions(),
-    }
+    } | ({"reading": options.reading} if options.reading else {})
     if name in BENCHMARKS.imported:
         manifest["benchmarks"] = {name: {"import": BENCHMARKS.imported[name]}}
     sandbox = open_sandbox(options, read.items, reporter)
@@ -212,6 +214,8 @@ class EvalJob:
     protocol: str | None = None
     departures: tuple[str, ...] = ()
     """Where options depart from the protocol, each with both values."""
+    reading: GradedReading | None = None
+    """What answers are read from, where it is not tags and boxes alone."""
 
     @classmethod
     def plan(cls, model: str, out: Path, benchmarks: Iterable[str], options: EvalOptions) -> Self:
@@ -250,10 +254,10 @@ class EvalJob:
             if samples > 1 and temperature == 0:
                 raise UserError(f"{name} asks for {samples} samples, all alike at temperature 0: raise `temperature`")
         aggregations = aggregations_of(options.aggregation, {name: how.samples for name, how in generation.items()})
-        policy = options.mcq_policy or DEFAULT_POLICY
+        policy, reading = options.mcq_policy or DEFAULT_POLICY, options.reading
         adapter = options.adapter or adapter_trained_with(options.like or model)
         device, left = device_of(options.device), tuple(departures)
-        return cls(model, out, generation, aggregations, policy, adapter, device, options.protocol, left)
+        return cls(model, out, generation, aggregations, policy, adapter, device, options.protocol, left, reading)
 
     def opening(
         self, loaded: Mapping[str, Loaded], options: EvalOptions, judge: JudgeSettings | VllmJudge | None
@@ -264,7 +268,8 @@ class EvalJob:
             f"asked as {names}: {how}"
             for names, how in grouped([(title(name), sentence(how.as_row())) for name, how in self.generation.items()])
         ]
-        graded = f"graded by rules, multiple choice by {self.mcq_policy}; judge: "
+        graded = f"graded by rules, multiple choice by {self.mcq_policy}"
+        graded += f", reading {self.reading}; judge: " if self.reading else "; judge: "
         graded += "none" if judge is None else judge.name
         if judge is not None and options.judge_format:
             graded += f", asked as {options.judge_format}"
@@ -349,14 +354,14 @@ class EvalJob:
 
     def _settings(self) -> dict[str, Any]:
         """Return the part of the manifest that is known before the data are read."""
-        protocol = {"protocol": self.protocol, "departures": list(self.departures)}
+        set_only = {"protocol": self.protocol, "departures": list(self.departures), "reading": self.reading}
         return {
             "model": self.model,
             "generation": {name: how.as_row() for name, how in self.generation.items()},
             "mcq_policy": self.mcq_policy,
             "samples_by_benchmark": {name: how.samples for name, how in self.generation.items()},
             "aggregations": dict(self.aggregations),
-        } | {name: value for name, value in protocol.items() if value}
+        } | {name: value for name, value in set_only.items() if value}
 
 
 def device_of(name: str) -> str:
@@ -474,6 +479,9 @@ def _finish(
     if judge is not None:
         silence = steps.judge(folder, judge, again=options.judge_again, end=options.judge_end, reporter=reporter)
     evaluation = steps.sum_up(folder)
+    for name, scores in evaluation.scores.items():
+        if (sentence := steps.mostly_without_answer(title(name), scores)) is not None:
+            reporter.warn(sentence)
     if silence:
         raise RunError(silence)
     return evaluation

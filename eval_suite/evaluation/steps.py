@@ -26,7 +26,7 @@ from mmcorl.apps.report.links import of_evaluation, origin
 from mmcorl.errors import RunError, UserError
 from mmcorl.grading import Grader
 from mmcorl.grading.gold import clean_gold
-from mmcorl.grading.items import Item, Key, Keys, McqPolicy, Response, item_key, key_of
+from mmcorl.grading.items import GradedReading, Item, Key, Keys, McqPolicy, Response, item_key, key_of
 from mmcorl.grading.verdict import GRADER
 from mmcorl.run import provenance
 
@@ -118,11 +118,14 @@ def grade(
     what: str = "",
     reporter: Reporter = SILENT,
 ) -> None:
-    """Fill rule.jsonl: the rule stage over all responses; rows of another grader version or policy are redone.
+    """Fill rule.jsonl: the rule stage over all responses; rows of another grader version, policy or reading are redone.
 
     Programs run in `sandbox` and are refused without one. `what` labels the progress bar.
     """
     facts = {"name": GRADER[0], "version": GRADER[1], "mcq_policy": policy}
+    reading: GradedReading = folder.manifest.get("reading") or "commitment"
+    if reading != "commitment":
+        facts["reading"] = reading
     if folder.document("rule.json") != facts:
         # Verdicts are about the answers that the rules extracted; the judge's cache keeps its reply to each.
         for name in GRADINGS:
@@ -141,7 +144,7 @@ def grade(
     if sandbox is not None and code:
         _record_sandbox(folder, sandbox)
     rows: list[dict[str, Any]] = []
-    with Grader(policy) as grader, reporter.task(f"grading {what}".strip(), waiting) as bar:
+    with Grader(policy, reading=reading) as grader, reporter.task(f"grading {what}".strip(), waiting) as bar:
         try:
             for response in folder.responses():
                 key = response.benchmark, response.id, response.sample
@@ -317,6 +320,17 @@ def _mostly_unclear(folder: EvalFolder, form: JudgeFormat) -> str:
         f"{', '.join(form.menu)}{f' behind `{form.label}:`' if form.label else ''}; take another judge, or the format "
         "that it was trained on (`judge_format`), and ask with judge_again=unclear"
     )
+
+
+def mostly_without_answer(name: str, scores: Mapping[str, Any]) -> str | None:
+    """Return what to say of a score where most responses ended by themselves without an answer that is read."""
+    silent, given = scores["no_answer"], scores["responses"]
+    if 2 * silent <= given or scores["sandbox"] is not None:
+        return None
+    none = f"{name}: {silent:,} of {counted(given, 'response', 'responses')} hold no answer in tags or a box"
+    if scores["grader"].get("reading") == "prose":
+        return f"{none}, nor state one in a sentence of the grammar (mmcorl/answers/prose.py), and count as wrong"
+    return f"{none}, and count as wrong: reading=prose also reads answers in sentences, such as `Answer: B`"
 
 
 def observe(

@@ -15,7 +15,7 @@ from eval_suite.metrics.prompt_protocol import asked_of, protocol_of, sentence
 from eval_suite.metrics.sampled import right_samples
 from eval_suite.results.folder import EvalFolder
 from eval_suite.results.sampled_tables import sampled_tables
-from eval_suite.results.tables import comparison_table, csv_text, score_tables, sub_score_tables, title
+from eval_suite.results.tables import comparison_table, csv_text, grader_text, score_tables, sub_score_tables, title
 from mmcorl.answers import Equivalence
 from mmcorl.answers.relation_base import Relation
 from mmcorl.errors import UserError
@@ -214,7 +214,7 @@ def facts(folder: EvalFolder) -> list[tuple[str, str]]:
         revision = manifest.get("benchmarks", {}).get(name, {}).get("revision")
         copy = "a local copy" if revision is None else f"hub revision {revision}"
         rows.append((title(name), f"{sentence(how)}, {how['dtype']}; rows from {copy}"))
-    rows.append(("grader", f"{grader.get('name')} {grader.get('version')}, multiple choice {grader.get('mcq_policy')}"))
+    rows.append(("grader", grader_text(grader)))
     rows.append(("judge", "none" if judge is None else f"{judge['model']}, prompt {judge['prompt_version']}"))
     if checked := judge_checked(folder):
         rows.append(("judge checked", checked))

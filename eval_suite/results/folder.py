@@ -30,7 +30,7 @@ RESULTS = ("summary.json", "results.md", "results.csv", "results.tex")
 """Files made from the rows, stale as soon as one of them changes."""
 PARTS = ("drafts", "sixth")
 """Evaluations inside a folder of the CoMAS protocol."""
-_REDONE = ("versions", "mcq_policy", "aggregations")
+_REDONE = ("versions", "mcq_policy", "reading", "aggregations")
 """Entries of a manifest that may change from run to run: grading and scoring are redone from the files."""
 
 

@@ -148,6 +148,7 @@ def _csv_row(label: str, name: str, scores: Mapping[str, Any]) -> dict[str, Any]
         "grader": grader.get("name"),
         "grader_version": grader.get("version"),
         "mcq_policy": grader.get("mcq_policy"),
+        "reading": grader.get("reading"),
         "judge_model": judge.get("model"),
         "judge_prompt_version": judge.get("prompt_version"),
         "items": scores["items"],
@@ -374,8 +375,7 @@ def _notes(summaries: Summaries) -> list[str]:
     for label, summary in summaries:
         for name, scores in summary["benchmarks"].items():
             grader, judge = scores["grader"], scores["judge"]
-            policy = "" if grader.get("mcq_policy") is None else f", multiple choice {grader['mcq_policy']}"
-            graders.append((title(name), f"{grader['name']} {grader['version']}{policy}"))
+            graders.append((title(name), grader_text(grader)))
             facts = "none" if judge is None else f"{judge['model']}, prompt {judge['prompt_version']}"
             judges.append((title(name), facts))
             caveats += _caveats(title(name), scores, f" in {label}" if len(summaries) > 1 else "")
@@ -383,6 +383,13 @@ def _notes(summaries: Summaries) -> list[str]:
     for word, users in (("Grader", grouped(graders)), ("Judge", grouped(judges))):
         notes += [f"{word}: {facts}{f' ({names})' if len(users) > 1 else ''}." for names, facts in users]
     return [*notes, *_protocols(summaries), "In brackets: 95% Wilson interval.", *dict.fromkeys(caveats)]
+
+
+def grader_text(grader: Mapping[str, Any]) -> str:
+    """Return name and version of a grader, and how it reads answers."""
+    policy = "" if grader.get("mcq_policy") is None else f", multiple choice {grader['mcq_policy']}"
+    reading = f", reading {grader['reading']}" if grader.get("reading") else ""
+    return f"{grader.get('name')} {grader.get('version')}{policy}{reading}"
 
 
 def _protocols(summaries: Summaries) -> list[str]:

@@ -8,16 +8,18 @@ as the authors' trainers do.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from mmcorl.answers.boxes import box_spans, boxed_answer, braced, unwrap_boxes
+from mmcorl.answers.boxes import BOX, box_spans, boxed_answer, braced, unwrap_boxes
 from mmcorl.answers.cleanup import strip_noise, strip_special_tokens
 from mmcorl.answers.latex import clean
+from mmcorl.answers.prose import prose_answer
 from mmcorl.answers.thinking import CLOSES, without_thoughts
 
 Mode = Literal["commit", "last_number", "answer_tags", "whole"]
-Source = Literal["answer_tags", "boxed", "phrase", "last_number", "whole", "none", "cut_off", "unclosed"]
+Source = Literal["answer_tags", "boxed", "phrase", "last_number", "whole", "prose", "none", "cut_off", "unclosed"]
 
 _OPEN_ANSWER = re.compile(r"<answer>", re.IGNORECASE)
 _CLOSE_ANSWER = re.compile(r"</answer>", re.IGNORECASE)
@@ -33,7 +35,7 @@ class Extraction:
     answer: str | None
     """The committed answer, stripped; None without one."""
     source: Source
-    """`answer_tags` or `boxed`, with mode `last_number` `phrase` or `last_number`, with `whole` also that;
+    """`answer_tags` or `boxed`, with mode `last_number` `phrase` or `last_number`, with `whole` also that, or `prose`;
     without an answer `cut_off` when the token limit ended the response, `unclosed` when it ended by itself in an answer
     tag, box or think block that never closes, else `none`."""
 
@@ -87,6 +89,20 @@ def extract(
     if drafting or open_box or _OPEN_ANSWER.search(text) is not None:
         return Extraction(None, "unclosed")
     return _committed(text, "whole") if mode == "whole" else Extraction(None, "none")
+
+
+def extract_prose(response: str, *, thinking: bool = False, choices: Sequence[str] | None = None) -> Extraction:
+    """Extract the answer of a response that ended by itself, also where it stands in sentences (`prose_answer`).
+
+    `choices`: the values of the options. A response with a box or an answer tag, whatever it holds, commits by these.
+    """
+    extraction = extract(response, thinking=thinking)
+    if extraction.source != "none":
+        return extraction
+    text = strip_special_tokens(_without_drafts(strip_noise(response), thinking)[0])
+    if BOX.search(text) or _OPEN_ANSWER.search(text) or (answer := prose_answer(text, choices)) is None:
+        return extraction
+    return _committed(answer, "prose")
 
 
 def _as_said(text: str) -> tuple[str, Source]:

@@ -8,18 +8,17 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any
 
 from mmcorl.answers import Equivalence
 from mmcorl.errors import UserError
 from mmcorl.grading.gold import clean_gold
 from mmcorl.grading.grade_by_relation import Relations, apply_relation, score_of
-from mmcorl.grading.items import Item, McqPolicy, Response
+from mmcorl.grading.items import GradedReading, Item, McqPolicy, Response
 from mmcorl.grading.reference import AnswerType, Reference, check_arguments
 from mmcorl.grading.rules import RuleResult, apply_rules, choices_of, share_of_parts
 from mmcorl.grading.verdict import Stage, Verdict
 
-GradedReading = Literal["commitment", "prose"]
 READINGS: tuple[GradedReading, ...] = ("commitment", "prose")
 MCQ_POLICIES: tuple[McqPolicy, ...] = ("letter_or_value", "letter_only")
 

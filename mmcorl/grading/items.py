@@ -15,6 +15,8 @@ from typing import Any, Literal
 McqPolicy = Literal["letter_or_value", "letter_only"]
 """What credits a choice: its letter or its value, or only its letter."""
 
+GradedReading = Literal["commitment", "prose"]
+"""What an answer is read from: answer tags and boxes alone, or sentences as well (`mmcorl.answers.prose`)."""
 
 NO_META: Mapping[str, Any] = {}
 """Shared by all items without such fields, of which there may be millions."""

@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Literal
 
 from mmcorl.answers import Equivalence, extract
+from mmcorl.answers.extract import extract_prose
 from mmcorl.answers.grammar import split_top_level
 from mmcorl.answers.language import with_decimal_points, without_braced_commas, writes_decimal_commas
 from mmcorl.answers.latex import clean
@@ -42,8 +43,8 @@ _NOTHING = re.compile(r"-?0+(?:\.0+)?\s*[A-Za-z]\w*")
 _EITHER = re.compile(r"\bor\b|或")
 _POWER_OF_TEN = re.compile(r"\\?(?:times|cdot)?\s*10\s*\^\s*\{?\s*(-?\d{1,3})\s*\}?")
 
-Reading = Literal["commitment", "last_number", "whole", "verbatim", "first_place"]
-"""What the answer of a response is; see `mmcorl.grading.items.Item`."""
+Reading = Literal["commitment", "last_number", "whole", "verbatim", "first_place", "prose"]
+"""What the answer of a response is; see `mmcorl.grading.items.Item`, and for prose `mmcorl.answers.prose`."""
 OUT_OF_TIME = "not shown to be equal in time"
 """The reason of a response whose comparison ran out of processor time; summaries count it."""
 NOT_EQUAL = "not shown to be equal"
@@ -96,12 +97,16 @@ def apply_rules(
     if reading == "last_number" and (number := last_number(response)) is not None:
         credited, reason = _compare(number, reference, relation, mcq_policy)
         return RuleResult(number, True, False, credited, reason)
-    extraction = extract(
-        "" if reading == "last_number" else response,
-        "length" if finish_of(finish_reason) == "length" else "stop",
-        "whole" if reading in ("whole", "verbatim") else "commit",
-        thinking=thinking,
-    )
+    cut_off = finish_of(finish_reason) == "length"
+    if reading == "prose" and not cut_off:
+        extraction = extract_prose(response, thinking=thinking, choices=choices_of(reference))
+    else:
+        extraction = extract(
+            "" if reading == "last_number" else response,
+            "length" if cut_off else "stop",
+            "whole" if reading in ("whole", "verbatim") else "commit",
+            thinking=thinking,
+        )
     if extraction.answer is None:
         return without_answer(extraction.source)
     answer = extraction.answer

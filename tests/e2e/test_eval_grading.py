@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -211,3 +212,34 @@ def test_memory_does_not_grow_with_rows(tmp_path: Path) -> None:
     few, many = peak(10), peak(500)
     # 49,000 rows more: at most 500 bytes each, of some 1,800 that each has on disk.
     assert many - few < 49_000 * 500 >> 10
+
+
+PROSE = [
+    {"id": "a", "response": "So it is 2.\n\n**Answer:** 2", "gold": "2"},
+    {"id": "b", "response": "The answer is 3. Wait, no.", "gold": "3"},
+    {"id": "c", "response": "\\boxed{5}", "gold": "5"},
+]
+
+
+def test_prose_is_read_on_request_and_named_in_every_score(cli: Cli, tmp_path: Path) -> None:
+    file, out = write_rows(tmp_path / "r.jsonl", PROSE), tmp_path / "r.graded"
+    assert cli.score("grade", file)["correct"] == 1
+    assert "r: 2 of 3 responses hold no answer in tags or a box" in cli.err
+    assert "--reading prose" in cli.err
+    scores = cli.score("grade", file, "--reading", "prose")
+    assert (scores["correct"], scores["committed"], scores["grader"]["reading"]) == (2, 2, "prose")
+    assert "no answer in tags" not in cli.err
+    for text in (cli("grade", file, "--reading", "prose"), (out / "results.md").read_text()):
+        assert re.search(r"multiple choice letter.{1,2}or.{1,2}value, reading prose", text)
+    assert next(csv.DictReader((out / "results.csv").open()))["reading"] == "prose"
+    # A folder keeps its reading until another is asked for, and scores of two readings do not stand side by side.
+    assert cli.score("grade", out, "--mcq-policy", "letter_only")["grader"]["reading"] == "prose"
+    other = grade_file(file, out=tmp_path / "plain", mcq_policy="letter_only")
+    assert "reading" not in other.scores["r"]["grader"]
+    assert "reading: prose, None" in cli.refused("table", out, tmp_path / "plain")
+    assert cli.score("grade", out, "--reading", "commitment")["correct"] == 1
+    table(out, tmp_path / "plain")
+    # Where most state nothing that is read, that is said, too.
+    silent = write_rows(tmp_path / "s.jsonl", [{"id": n, "response": "Hm.", "gold": "1"} for n in range(3)])
+    cli("grade", silent, "--reading", "prose")
+    assert "s: 3 of 3 responses hold no answer in tags or a box, nor state one in a sentence" in cli.err
