@@ -6,12 +6,12 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 
-from mmcorl.answers.grammar import split_top_level
+from mmcorl.answers.grammar import FUNCTIONS, split_top_level
 from mmcorl.answers.intervals import interval, region, same_region
-from mmcorl.answers.numbers import approximate, constant_value
+from mmcorl.answers.notation import minutes
+from mmcorl.answers.numbers import constant_value, equal_equations, equal_expressions
 from mmcorl.answers.options import LETTERS, same_spelling
 from mmcorl.answers.parse import ParsedAnswer, canonical_text, parse
-from mmcorl.answers.polynomials import equal_equations, equal_expressions
 from mmcorl.answers.rounding import rounds_to, same_number
 
 _MAX_UNMATCHED = 8
@@ -19,7 +19,7 @@ _BEARING = {"°", "°T"}
 """True bearings are degrees; the T only names the direction they are measured from."""
 _LETTER, _COMMAND = re.compile(r"[A-Za-z]"), re.compile(r"\\[A-Za-z]+")
 # A letter that is nowhere else in an antiderivative.
-_CONSTANT_TERM = re.compile(r"(.+)\+ ?[Cc](?:_[01])?", re.DOTALL)
+_CONSTANT_TERM = re.compile(r"(.+)\+ ?[CcK](?:_[01])?", re.DOTALL)
 _PLAIN_UNION = {"", "()", "{}"}
 _WRITTEN_FRACTION = re.compile(r"\\frac|\d/\d")
 _TIME = re.compile(r"\d{1,2}:[0-5]\d")
@@ -28,6 +28,8 @@ _COMPUTED = re.compile(r".+[-+].*|.*\\(?:cdot|times|div).*", re.DOTALL)
 _INDEXED = re.compile(r"\\?([A-Za-z]+)_?\{?(\w{0,6})\}?")
 _INEQUALITY = re.compile(r"(<|>|\\le(?![A-Za-z])|\\ge(?![A-Za-z]))")
 _MIRRORED = {"<": ">", ">": "<", r"\le": r"\ge", r"\ge": r"\le"}
+_LINES = {("m", "b"), ("m", "c"), ("k", "b"), ("k", "m")}
+"""Slope and intercept, whose order is that of `y = mx + b`."""
 _SUM = re.compile(r"\\(?:sum|prod)_(?:\{[^{}]*\}|\w)\^(?:\{[^{}]*\}|\w|\\infty(?![A-Za-z]))")
 _SYMBOLS = {
     "slope": ("m", "k"),
@@ -76,6 +78,8 @@ class Comparison:
         """Return whether two parsed answers are the same."""
         if a.text == b.text:
             return True
+        if ":" in a.text and ":" in b.text and (time := minutes(a.text)) is not None and time == minutes(b.text):
+            return True
         for answer in (a, b):
             last = answer.sides[-1] if answer.sides else answer
             if not all(self.same(side, last) or _close(side, last) for side in answer.sides[:-1]):
@@ -109,6 +113,12 @@ class Comparison:
             return a.kind == b.kind and _value_text(a) == _value_text(b)
         if kinds <= {"number", "expression"}:
             return self._same_scalar(a, b)
+        if kinds == {"matrix", "list"}:
+            # A column or row of numbers is a point.
+            matrix, other = (a, b) if a.kind == "matrix" else (b, a)
+            cells = tuple(cell for row in matrix.parts for cell in row.parts)
+            line = len(cells) > 1 and len(cells) == max(len(matrix.parts), len(matrix.parts[0].parts))
+            return line and other.brackets == "()" and self._same_in_order(cells, other.parts)
         if a.kind != b.kind:
             return False
         if a.kind == "list":
@@ -224,6 +234,8 @@ class Comparison:
         ):
             return False
         order = sorted(range(len(keys)), key=lambda i: _alphabetical(keys[i]))
+        if tuple(part.name for part in values) in _LINES:
+            order = [0, 1]
         # Coordinates have their order; elsewhere `y = 1, x = 2` and `1, 2` leave open which is which.
         if order != list(range(len(keys))) and (named.brackets or not plain.brackets):
             return False
@@ -276,14 +288,7 @@ class Comparison:
         decided = rounds_to(a, b)
         if decided is None:
             decided = equal_expressions(a.body, b.body)
-        if decided is not None:
-            return decided
-        for sample in (1, 2):
-            left, right = approximate(a.body, sample), approximate(b.body, sample)
-            # 1e-9 is far above the rounding of a float and far below any difference an answer would show.
-            if left is not None and right is not None and abs(left - right) > 1e-9 * max(abs(left), abs(right)):
-                return False
-        return self._prove(a.body, b.body)
+        return self._prove(a.body, b.body) if decided is None else decided
 
 
 def _close(a: ParsedAnswer, b: ParsedAnswer) -> bool:
@@ -306,7 +311,7 @@ def _with_one_constant(a: ParsedAnswer, b: ParsedAnswer) -> tuple[ParsedAnswer, 
     ends = [_CONSTANT_TERM.fullmatch(answer.body) for answer in (a, b)]
     rest = [end.group(1) for end in ends if end]
     letters = [set(_LETTER.findall(_COMMAND.sub("", text))) for text in rest]
-    if len(rest) < 2 or not all(names - {"e", "i"} and not names & {"C", "c"} for names in letters):
+    if len(rest) < 2 or not all(names - {"e", "i"} and not names & {"C", "c", "K"} for names in letters):
         return a, b
     return replace(a, body=f"{rest[0]}+C"), replace(b, body=f"{rest[1]}+C")
 
@@ -383,6 +388,9 @@ def _may_share_a_name(a: str, b: str) -> bool:
     if a == b:
         return True
     short, long = sorted((a, b), key=len)
+    if short[1:] in FUNCTIONS and re.match(rf"{re.escape(short)}(?![A-Za-z])", long):
+        # `\\cos` with its argument left out
+        return True
     initials = {"".join(word[0] for word in long.split()), long[0]}
     described = re.fullmatch(r"[a-z.' ]{4,}", long) is not None
     # An unknown called x may be whatever the question asks for.

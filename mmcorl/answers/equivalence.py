@@ -238,7 +238,8 @@ def _same_spelling(a: str, b: str) -> bool:
 
 
 def _bare(text: str) -> str:
-    return text.strip(" $\n").rstrip(".").replace("dfrac{", "frac{") or text
+    bare = text.strip(" $\n")
+    return (bare if bare.endswith("..") else bare.rstrip(".")).replace("dfrac{", "frac{") or text
 
 
 def _same_digits(a: str, b: str) -> bool:

@@ -10,10 +10,9 @@ import unicodedata
 from functools import lru_cache
 
 from mmcorl.answers.cleanup import strip_noise
-from mmcorl.answers.grammar import FUNCTIONS, THEREFORE, split_top_level
-from mmcorl.answers.notation import system, with_subscripts, without_chemistry
-from mmcorl.answers.numbers import GREEK
-from mmcorl.answers.units import split_unit
+from mmcorl.answers.grammar import FUNCTIONS, GREEK, THEREFORE, split_top_level
+from mmcorl.answers.notation import date, system, with_subscripts, without_chemistry
+from mmcorl.answers.units import PERSONS, ROMAN_UNITS, split_unit, with_unit_quotients, with_units
 
 MAX_LENGTH = 4096
 """Longer answers are compared as plain text."""
@@ -62,17 +61,13 @@ _SPACED_THOUSANDS = re.compile(r"-?[1-9]\d{0,2}(?: \d{3})+(?:\.\d+)?")
 _ROMAN = re.compile(
     r"\\(?:text|textbf|textit|textrm|textnormal|mathrm|mathbf|mathit|mathsf|operatorname|mbox|hbox|rm|bf|emph"
     r"|boldsymbol|bm|underline)"
-    r"\s*\{((?:[^{}]|\^\{-?[1-4]\}){0,512})\}"
+    r"\s*\{((?:[^{}]|\{[^{}]{0,64}\}){0,512})\}"
 )
-_ROMAN_UNITS = {"s": "sec", "h": "hr", "t": "tonne", "l": "L", "N": "newton", "J": "joule", "W": "watt"}
-_ROMAN_UNITS |= {"C": "coulomb", "V": "volt", "A": "ampere", "m": "metre", "g": "gram", "L": "litre", "K": "kelvin"}
-_SPACED_UNIT = re.compile(r"(10\s*\^\s*\{-?\d{1,3}\}|\d)\s+([shNJWVAK])\s*\.?\s*$")
-_MICROMETERS = re.compile(r"(?<=[\d}])(?:\s|\\,|~){0,4}\\mu\s{0,4}(?:m|\\(?:text|mathrm)\s?\{\s?m\s?\})\s*\.?\s*$")
-# `3 m s^{-1}`: units side by side are a product where one has a negative power.
-_GAP = r"(?:\s|\\,|~){1,4}"
-_UNIT = r"(?:k?g|[kcm]?m|mol|[sJNWVAK])(?:\s{0,4}\^\s?(?:\{\s?-?[1-4]\s?\}|[1-4]))?"
-_UNIT_PRODUCT = re.compile(rf"(?<=\d){_GAP}({_UNIT}(?:{_GAP}{_UNIT}){{1,4}})\s*\.?\s*$")
-_BETWEEN_UNITS = re.compile(rf"{_GAP}(?=[A-Za-z])")
+# `3\\mathbf{i} - 2\\hat{\\jmath}`
+_UNIT_VECTOR = re.compile(
+    r"\\(?:mathbf|boldsymbol|bm|vec|hat|widehat|overrightarrow)"
+    r"(?:\s?\{\s?\\(?:mathbf|hat|vec|bm)\s?\{\s?\\?([ijk])(?:math)?\s?\}\s?\}|\s?\{\s?\\?([ijk])(?:math)?\s?\})"
+)
 _SPACED_EXPONENT = re.compile(r"-?\d+(?:\.\d+)?[eE] \d{1,3}")
 _DEGREES = re.compile(
     r"\^\s*\{\s*\\circ\s*\}|\^\s*\\circ(?:(?![A-Za-z])|(?=[TNSEWC](?![A-Za-z])))|\\degrees?(?![A-Za-z])|\^\s*°|\^\s*\{\s*°\s*\}"
@@ -80,6 +75,7 @@ _DEGREES = re.compile(
 # `90^o` and `90\circ` are degrees only after a number.
 _LOOSE_DEGREES = re.compile(r"(?<=\d)\s{0,4}(?:\^\s{0,4}(?:o(?![A-Za-z])|\{\s{0,4}o\s{0,4}\})|\\circ(?![A-Za-z]))")
 _TIME = re.compile(r"0?(\d{1,2})(?::(\d\d) ?| )([AaPp])\.?[Mm]\.?")
+_TO = re.compile(r"\d{1,9}(?:\.\d{1,9})?(?: to \d{1,9}(?:\.\d{1,9})?){1,3}")
 _FRACTION_NAME = re.compile(r"\\[dtc]frac(?![A-Za-z])")
 _TOKEN_ARGUMENT = r"([0-9A-Za-z]|\\[A-Za-z]+(?![A-Za-z])(?!\s*\{))"
 _FRACTION_HEAD = re.compile(
@@ -119,6 +115,15 @@ _GAP_IN_CHAIN = re.compile(r"(?<=[\d)\]}])\s+(?=[A-Za-z])")
 _JOINED = re.compile(rf"\b(?:and|or|{'|'.join(sorted(word for word in THEREFORE if word.isalpha()))})\b")
 _UNION = re.compile(r"(?<=[)\]])\s*U\s*(?=[(\[])")
 _BRACED_COMMA = re.compile(r"\s{0,4}\{\s{0,4},\s{0,4}\}\s{0,4}")
+# `3{,}5` and `1.234,56` are decimals, whatever the language, and `1.234.567` is none.
+_DECIMAL_COMMA = re.compile(
+    r"(?<![\d.,}])(0|\d{1,12}(?=\{,\}(?!\d{3}(?!\d))))\{,\}(\d{1,12})(?![\d,{])"
+    r"|(?<![\d.,])(\d{1,3}(?:\.\d{3}){1,4}),(?!\d{3}(?!\d))(\d{1,12})(?![\d,.])"
+)
+# A number of people is whole: `12.500 Einwohner`.
+_POINTS = re.compile(
+    rf"(?<![\d.,])(?:\d{{1,3}}(?:\.\d{{3}}){{2,6}}(?![\d.,])|[1-9]\d{{0,2}}\.\d{{3}}(?=\s?(?:{'|'.join(PERSONS)})$))"
+)
 # `8\sqrt{3}{squareinches}`: words in braces that are no argument.
 _BRACED_WORDS = re.compile(r"(\\frac\s?\{[^{}]*\})?(?<=[}\d)i])\s{0,4}\{([A-Za-z][A-Za-z. ]{3,20})\}\s{0,4}$")
 _COMMAND_SYNONYMS = (
@@ -159,7 +164,11 @@ _THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?![\d,])")
 _DANGLING_DOT = re.compile(r"(?<=\d)\.(?![\d.]|\\(?:overline|bar|dot)\{)")
 # `0.1666...`: digits written three times and then dots repeat for ever.
 _GOES_ON = re.compile(r"(?<![\d.])(\d{1,9}\.\d{0,9}?)(\d{1,6}?)\2{2,20}\s{0,4}\\ldots(?![A-Za-z])")
-_CURRENCY = re.compile(r"(-?)\s{0,4}(\\\$|£|€|¥|₹)\s{0,4}(-?[\d.,]+|\\frac\{\d+\}\{\d+\})")
+_CURRENCY = re.compile(
+    r"(-?)\s{0,4}(\\\$|£|€|¥|₹)\s{0,4}(-?[\d.,]+|\\frac\{\d+\}\{\d+\})"
+    r"(?:\s{0,4}(thousand|million|billion|trillion|bn)|([kKmMbB]))?(?![A-Za-z])"
+)
+_MAGNITUDES = {"k": "thousand", "m": "million", "b": "billion", "bn": "billion"}
 _CURRENCY_BEHIND = re.compile(r"(?<=\d)\s{0,4}(\\\$|£|€|¥|₹)(?!\s{0,4}[\d.])")
 _CURRENCY_NAMES = {r"\$": "USD", "£": "GBP", "€": "EUR", "¥": "CNY", "₹": "INR"}
 # `(+3, -4)`; after anything else a plus adds.
@@ -200,6 +209,10 @@ def _once(text: str) -> str:
     text = _unwrap(_single_backslashes(_characters(text)))
     if (time := _TIME.fullmatch(text)) is not None:
         text = f"{time.group(1)}:{time.group(2) or '00'} {time.group(3).lower()}m"
+    elif " to " in text and _TO.fullmatch(text):
+        text = text.replace(" to ", ":")
+    else:
+        text = date(text) or text
     if _SPACED_EXPONENT.fullmatch(text):
         text = text.replace(" ", "")
     elif text[:1] == "{" and not text[1:-1].strip() and text[-1] == "}":
@@ -271,8 +284,7 @@ def _unwrap(text: str) -> str:
 
 
 def _latex(text: str) -> str:
-    text = _MICROMETERS.sub(" micrometer", text) if r"\mu" in text else text
-    text = _SPACED_UNIT.sub(lambda m: f"{m.group(1)} {_ROMAN_UNITS[m.group(2)]}", text)
+    text = with_units(text)
     text = _TIE.sub(" ", text) if "~" in text else text
     if r"\begin" in text:
         text = system(text)
@@ -287,6 +299,8 @@ def _latex(text: str) -> str:
         text = without_chemistry(text) if r"\ce" in text or "_" in text else text
         text = _COLOURED.sub("", _STYLE.sub("", _TIMES_DEGREES.sub("", text)))
         text = _DEGREES.sub("°", text)
+        if "j" in text or "k" in text:
+            text = _UNIT_VECTOR.sub(lambda m: rf"\hat{{{m.group(1) or m.group(2)}}}", text)
         text = _FRACTION_NAME.sub(r"\\frac", _SIZING.sub("", text))
         for _ in range(8):
             spelled = _ROMAN.sub(_roman, text)
@@ -298,17 +312,16 @@ def _latex(text: str) -> str:
             text = pattern.sub(replacement, text)
     if text.count("=") > 1:
         text = _MIDDLE_SIDE.sub(_with_gaps, text)
-    if "-" in text and (product := _UNIT_PRODUCT.search(text)) is not None and "-" in product.group(1):
-        text = f"{text[: product.start()]} " + _BETWEEN_UNITS.sub(r" \\cdot ", product.group(1))
+    text = with_unit_quotients(text)
     if "{" in text:
-        text = _BRACED_COMMA.sub(",", text)
+        text = _BRACED_COMMA.sub(",", _DECIMAL_COMMA.sub(_with_point, text)) if "," in text else text
         text = _BRACED_WORDS.sub(lambda m: m.group() if m.group(1) else f" {m.group(2)}", text)
     text = _NOT_EQUAL.sub(r"\\ne ", text) if "!=" in text else text
     for sign, replacement in _SIGN_SYNONYMS:
         if sign in text:
             text = text.replace(sign, replacement)
-    text = _CURRENCY.sub(lambda m: f"{m.group(1)}{m.group(3)} {_CURRENCY_NAMES[m.group(2)]} ", text)
-    text = _CURRENCY_BEHIND.sub(lambda m: f" {_CURRENCY_NAMES[m.group(1)]} ", text)
+    if "$" in text or not text.isascii():
+        text = _CURRENCY_BEHIND.sub(lambda m: f" {_CURRENCY_NAMES[m.group(1)]} ", _CURRENCY.sub(_amount, text))
     text = _IDLE_PLUS.sub(r"\1", text) if "+" in text else text
     text = _LOOSE_DEGREES.sub("°", text) if "^" in text or r"\circ" in text else text
     text = _GOES_ON.sub(r"\1\\overline{\2}", text) if r"\ldots" in text else text
@@ -333,8 +346,8 @@ def _roman(match: re.Match[str]) -> str:
     bare = content.replace("~", " ").strip()
     before = match.string[max(0, match.start() - 16) : match.start()].rstrip()
     after_value = before[-1:] in ("}", ")") or before[-1:].isdigit() or before.endswith(r"\pi")
-    if after_value and bare in _ROMAN_UNITS:
-        return f" {_ROMAN_UNITS[bare]} "
+    if after_value and bare in ROMAN_UNITS:
+        return f" {ROMAN_UNITS[bare]} "
     # `\pi\text{r}` must not become another command.
     return f" {content} " if len(bare) > 1 else f" {bare}" if _ENDS_COMMAND.search(before) else bare
 
@@ -346,9 +359,20 @@ def _braced_fraction(match: re.Match[str]) -> str:
     return rf"\{name}{{{above}}}{{{below}}}" if above is not None else rf"\{name}{{{first}}}"
 
 
+def _amount(match: re.Match[str]) -> str:
+    sign, currency, number = match.groups()[:3]
+    scale = (match.group(4) or match.group(5) or "").lower()
+    return f"{sign}{number} {_MAGNITUDES.get(scale, scale)} {_CURRENCY_NAMES[currency]} "
+
+
 def _apart(match: re.Match[str]) -> str:
     before = match.string[: match.start()].rstrip().rstrip("}").rstrip()
     return " " if before.endswith((",", ";", "and", "or")) else ", "
+
+
+def _with_point(match: re.Match[str]) -> str:
+    whole, decimals = (match.group(k) or match.group(k + 2) for k in (1, 2))
+    return f"{whole.replace('.', '')}.{decimals}"
 
 
 def _prefixed(match: re.Match[str]) -> str:
@@ -385,8 +409,12 @@ def _closing(text: str, start: int) -> int:
 
 def _without_thousands(text: str) -> str:
     """Join `7,425,000` to one number, except inside brackets, where a comma separates."""
+    if text.count(".") > 1 or ("." in text and text[-1].isalpha()):
+        text = _POINTS.sub(lambda match: match.group().replace(".", ""), text)
     if "," not in text:
         return text
+    if "." in text and not any(bracket in text for bracket in "([{"):
+        text = _DECIMAL_COMMA.sub(_with_point, text)
     return _THOUSANDS.sub(
         lambda match: match.group() if _inside_brackets(text, match.start()) else match.group().replace(",", ""), text
     )

@@ -1,4 +1,4 @@
-"""Notations with rules of their own: numbers in a base, chemical formulas, systems of equations."""
+"""Notations with rules of their own: numbers in a base, chemical formulas, systems of equations, dates, times."""
 
 from __future__ import annotations
 
@@ -59,3 +59,40 @@ def with_subscripts(text: str) -> str:
     if _ELEMENTS.fullmatch(text) and len(re.findall("[A-Z]", text)) > 1:
         return re.sub(r"_\{?(\d{1,3})\}?", r"\1", text)
     return text
+
+
+_MONTHS = [
+    "January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November",
+    "December",
+]  # fmt: skip
+_MONTH = "|".join(f"{name[:3]}(?:{name[3:]})?" if len(name) > 3 else name for name in _MONTHS)
+_DATE = re.compile(
+    rf"(?:(?P<d1>\d{{1,2}})(?:st|nd|rd|th)?(?: of)? (?P<m1>{_MONTH})\.?"
+    rf"|(?P<m2>{_MONTH})\.? (?P<d2>\d{{1,2}})(?:st|nd|rd|th)?)"
+    r"(?:,? (?P<y1>\d{4}))?|(?P<y2>\d{4})-(?P<m3>\d{2})-(?P<d3>\d{2})",
+    re.IGNORECASE,
+)
+_TIME = re.compile(r"(\d{1,2}):([0-5]\d)(?: ([ap])m)?")
+
+
+def date(text: str) -> str | None:
+    """Return `17 May 2023` for `May 17, 2023`, `17th of May 2023` and `2023-05-17`; None for other text."""
+    match = _DATE.fullmatch(text) if len(text) <= 32 and (" " in text or text.count("-") == 2) else None
+    if match is None:
+        return None
+    day, month, year = (next((v for k, v in match.groupdict().items() if v and k[0] == part), "") for part in "dmy")
+    number = int(month) if month.isdigit() else [name[:3].lower() for name in _MONTHS].index(month[:3].lower()) + 1
+    if not (1 <= int(day) <= 31 and 1 <= number <= 12):
+        return None
+    return f"{int(day)} {_MONTHS[number - 1]} {year}".strip()
+
+
+def minutes(text: str) -> int | None:
+    """Return the minute of the day of `4:35 pm` and `16:35`; None for 4:35, which may be either, and other text."""
+    match = _TIME.fullmatch(text)
+    if match is None:
+        return None
+    hour, half = int(match.group(1)), match.group(3)
+    if half is None:
+        return hour * 60 + int(match.group(2)) if hour == 0 or 12 < hour < 24 else None
+    return (hour % 12 + 12 * (half == "p")) * 60 + int(match.group(2)) if 1 <= hour <= 12 else None

@@ -1,6 +1,8 @@
-"""Arithmetic on answers without evaluating code: a small parser for LaTeX-like text.
+"""The values of expressions: exact ones, and those that tell whether two expressions are equal.
 
-`exact` gives exact values; `approximate` only serves to tell two expressions apart.
+An expression is worked out in rationals (`exact`), in floats, and in numbers of 420 digits, each variable as a number
+that its name decides. What differs in a value differs. Expressions without a root, logarithm or modulus of a variable
+that agree in two such values to 100 places are equal; of others only computer algebra can tell.
 """
 
 from __future__ import annotations
@@ -12,53 +14,28 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cache, lru_cache
 from typing import Any
 
+from mmcorl.answers.grammar import Node, read
+
 Value = Any
-"""A Fraction (exact), a float or complex (approximate), or a `RationalFunction`; one type per parse."""
+"""A Fraction, a float or complex, or a number of mpmath; one type per calculation."""
 
 MAX_BITS = 1 << 16
 """Larger numbers are not evaluated."""
 MAX_FACTORIAL = 3000
-MAX_NESTING = 64
-_MAX_TOKENS = 1024
-
-_TOKEN = re.compile(r"\\[A-Za-z]+|\\.|\d+\.\d*|\.\d+|\d+|\s+|.", re.DOTALL)
+_DIGITS, _AGREEING = 420, 100
+"""Digits of a precise value, and places to which equal ones agree: no float has more than 309 digits before them."""
 _LITERAL = re.compile(r"([-+]?)(\d*)(?:\.(\d*))?(?:[eE]([-+]?\d{1,4}))?")
-_FUNCTIONS: dict[str, Callable[[float], float]] = {
-    r"\sin": math.sin,
-    r"\cos": math.cos,
-    r"\tan": math.tan,
-    r"\ln": math.log,
-    r"\log": math.log10,
-    r"\exp": math.exp,
-    r"\arctan": math.atan,
-    r"\arcsin": math.asin,
-    r"\arccos": math.acos,
-}
-_CONSTANTS = {r"\pi": math.pi, "e": math.e}
-GREEK = frozenset(
-    {r"\alpha", r"\beta", r"\gamma", r"\delta", r"\epsilon", r"\varepsilon", r"\zeta", r"\eta"}
-    | {r"\theta", r"\vartheta", r"\kappa", r"\lambda", r"\mu", r"\nu", r"\xi", r"\rho", r"\sigma"}
-    | {r"\tau", r"\varphi", r"\phi", r"\chi", r"\psi", r"\omega", r"\Gamma", r"\Delta", r"\Theta"}
-    | {r"\Lambda", r"\Xi", r"\Pi", r"\Sigma", r"\Phi", r"\Psi", r"\Omega"}
-)
-
-
-# `f(x+1)`, `S(3)` and `y(x)` are values of functions: a product would be written `3S` and `xy`.
-_APPLICATION = re.compile(
-    r"(?:[fghFGHPQ]|\\(?:phi|varphi|Phi|psi|Psi|Gamma|zeta))(?:_\w)?'*\("
-    r"|(?:[A-Za-z]|\\[A-Za-z]+)(?:_\w)?'*\( ?(?:-?[\d.]+|[A-Za-z]|\\[A-Za-z]+) ?\)"
-)
-
-
-def is_application(text: str) -> bool:
-    """Return whether a letter at the start of `text` is applied to what follows rather than multiplied with it."""
-    return _APPLICATION.match(text) is not None
+_COMMAND = re.compile(r"\\[A-Za-z]+")
+_CONSTANTS = frozenset({r"\pi", "e", "i"})
+_BRANCHING = frozenset({"root", "|", "floor", "ceil", "mod", r"\ln", r"\log", "log", r"\arcsin", r"\arccos"})
+"""Operations whose rules (`\\ln xy = \\ln x + \\ln y`) do not hold for all values of a variable."""
 
 
 class NotArithmeticError(Exception):
-    """The text is beyond this parser or this kind of number."""
+    """The expression has no value of this kind."""
 
 
 class TooLargeError(Exception):
@@ -87,8 +64,9 @@ def literal(text: str) -> Exact | None:
     # Python refuses to convert more than 4,300 digits.
     if len(whole) + len(decimals or "") > 4000 or abs(int(exponent or 0)) > 4000:
         raise TooLargeError
-    value = Fraction(int(whole + (decimals or "") or "0"), 10 ** len(decimals or ""))
-    value *= Fraction(10) ** int(exponent or 0)
+    digits = int(whole + (decimals or "") or "0")
+    value = Fraction(digits, 10 ** len(decimals)) if decimals else Fraction(digits)
+    value = value * Fraction(10) ** int(exponent) if exponent else value
     return Exact(-value if sign == "-" else value, len(decimals) if decimals else None)
 
 
@@ -101,31 +79,17 @@ def exact(text: str) -> Exact | None:
     value = literal(text)
     if value is not None:
         return value
-    if not any(char.isdigit() for char in text):
-        return None
+    tree = read(text) if any(char.isdigit() for char in text) else None
     try:
-        return Exact(Fraction(Parser(text, _exact_ops()).parse()))
+        return None if tree is None else Exact(Fraction(_evaluate(tree, _EXACT)))
     except NotArithmeticError:
         return None
 
 
-def approximate(text: str, sample: int) -> complex | None:
-    """Evaluate an expression with every variable set to a fixed number that depends on `sample`.
-
-    Expressions with different values differ; equal values prove nothing. None when the text is ambiguous.
-    """
-    try:
-        value = complex(Parser(text, _float_ops(sample)).parse())
-    except (NotArithmeticError, TooLargeError, ZeroDivisionError, OverflowError, ValueError, TypeError):
-        # TypeError: functions, roots and factorials of complex numbers are not attempted.
-        return None
-    return value if cmath.isfinite(value) else None
-
-
 def constant_value(text: str) -> complex | None:
     """Approximate an expression without variables; None for one with variables and for ambiguous text."""
-    value = approximate(text, 1)
-    return value if value is not None and value == approximate(text, 2) else None
+    tree = read(text)
+    return None if tree is None or _variables(tree) else _approximate(tree, 1)
 
 
 def is_rounding(number: Exact, value: complex) -> bool:
@@ -136,34 +100,178 @@ def is_rounding(number: Exact, value: complex) -> bool:
     return abs(Fraction(value.real) - number.value) <= slack
 
 
-@dataclass(frozen=True)
-class Ops:
-    """The operations of one kind of number."""
-
-    number: Callable[[str], Value]
-    constant: Callable[[int], Value]
-    whole: Callable[[Value], int]
-    """Converts a value to an integer; raises NotArithmeticError if it is not integral."""
-    power: Callable[[Value, Value], Value]
-    root: Callable[[Value, int], Value]
-    symbol: Callable[[str], Value]
-    function: Callable[[str, Value], Value]
-    absolute: Callable[[Value], Value]
-    variables: bool
+def equal_expressions(a: str, b: str) -> bool | None:
+    """Return whether two expressions are equal; None when that takes computer algebra."""
+    left, right = read(a), read(b)
+    return None if left is None or right is None else _equal(left, right)
 
 
-def _exact_ops() -> Ops:
-    def refuse(*_: object) -> Fraction:
+def equal_equations(a: str, b: str) -> bool | None:
+    """Return whether the differences of the sides of two equations are multiples of each other; None: undecided."""
+    sides = [read(part.strip()) for text in (a, b) for part in text.split("=")]
+    if len(sides) != 4 or None in sides:
+        return None
+    left, right = (("+", x, ("-", y)) for x, y in (sides[:2], sides[2:]))
+    values = [(_precise(left, sample), _precise(right, sample)) for sample in (1, 2, 3)]
+    if any(x is None or y is None for x, y in values):
+        return None
+    if any(all(_agree(value[side], values[0][side]) for value in values) for side in (0, 1)):
+        # `0x=5` and `0x=7` have no solution, and are not the same for that; constants are compared side by side.
+        return _letters(a) == _letters(b) and any(
+            _equal(sides[0], sides[2 + k]) is True and _equal(sides[1], sides[3 - k]) is True for k in (0, 1)
+        )
+    if any(_agree(x, 0) or _agree(y, 0) for x, y in values):
+        return None
+    if not all(_agree(x / y, values[0][0] / values[0][1]) for x, y in values):
+        return False
+    return None if _branches(left) or _branches(right) else True
+
+
+def _letters(text: str) -> set[str]:
+    return {char for char in _COMMAND.sub("", text) if char.isalpha()}
+
+
+def _equal(left: Node, right: Node) -> bool | None:
+    samples = (1, 2) if _variables(left) or _variables(right) else (1,)
+    for sample in samples:
+        x, y = _approximate(left, sample), _approximate(right, sample)
+        if x is None or y is None:
+            return None
+        # 1e-9 is far above the rounding of a float and far below any difference an answer would show.
+        if abs(x - y) > 1e-9 * max(1.0, abs(x), abs(y)):
+            return False
+    for sample in samples:
+        x, y = _precise(left, sample), _precise(right, sample)
+        if x is None or y is None:
+            return None
+        if not _agree(x, y):
+            return False
+    return None if _branches(left) or _branches(right) else True
+
+
+def _agree(x: Value, y: Value) -> bool:
+    return bool(abs(x - y) <= 10**-_AGREEING)
+
+
+@lru_cache(maxsize=1 << 13)
+def _variables(tree: Node) -> frozenset[str]:
+    """Return the variables and unknown functions of an expression."""
+    if tree[0] in ("symbol", "apply"):
+        named = frozenset({tree[1]}) - _CONSTANTS
+        return named | _variables(tree[2]) if tree[0] == "apply" else named
+    return frozenset().union(*(_variables(part) for part in tree[1:] if isinstance(part, tuple)))
+
+
+@lru_cache(maxsize=1 << 13)
+def _branches(tree: Node) -> bool:
+    """Return whether a variable is where equal values at some points say nothing of others."""
+    if tree[0] in _BRANCHING and _variables(tree):
+        return True
+    if tree[0] == "^" and _variables(tree[1]) and not _is_whole(tree[2]):
+        return True
+    return any(_branches(part) for part in tree[1:] if isinstance(part, tuple))
+
+
+def _is_whole(tree: Node) -> bool:
+    try:
+        return bool(_evaluate(tree, _EXACT).denominator == 1)
+    except (NotArithmeticError, TooLargeError, ZeroDivisionError):
+        return False
+
+
+@lru_cache(maxsize=1 << 13)
+def _approximate(tree: Node, sample: int) -> complex | None:
+    """Evaluate an expression with every variable set to a number that depends on `sample`; None where it has no value.
+
+    The numbers of mpmath know no overflow: what is too large for a float is not worked out further.
+    """
+    value = _value(tree, sample, precise=False)
+    return None if value is None or not cmath.isfinite(value) else complex(value)
+
+
+def _precise(tree: Node, sample: int) -> Value | None:
+    return None if _approximate(tree, sample) is None else _value(tree, sample, precise=True)
+
+
+def _value(tree: Node, sample: int, precise: bool) -> Value | None:
+    try:
+        return _evaluate(tree, _inexact_operations(sample, precise))
+    except (NotArithmeticError, TooLargeError, ArithmeticError, ValueError, TypeError):
+        # TypeError: functions, roots and factorials of complex numbers are not attempted.
+        return None
+
+
+Operations = dict[str, Callable[..., Value]]
+
+
+def _evaluate(tree: Node, operations: Operations) -> Value:
+    operation = operations.get(tree[0])
+    if operation is None:
         raise NotArithmeticError
+    return operation(*[_evaluate(part, operations) if isinstance(part, tuple) else part for part in tree[1:]])
 
-    return Ops(_exact_number, Fraction, _as_whole, _exact_power, exact_root, refuse, refuse, abs, variables=False)
+
+def _operations(
+    number: Callable[[str], Value], power: Callable[[Value, Value], Value], root: Callable[[Value, int], Value]
+) -> Operations:
+    """Return the operations that every kind of number has."""
+    unit, ten = number("1"), number("10")
+
+    def repeating(start: str, digits: str) -> Value:
+        return number(start) + number(digits) / ten ** len(start.partition(".")[2]) / (ten ** len(digits) - unit)
+
+    return {
+        "number": number,
+        "+": _sum,
+        "-": lambda value: -value,
+        "*": lambda *factors: _bounded(math.prod(factors[1:], start=factors[0])),
+        "/": lambda value: unit / value,
+        "mod": lambda a, b: unit * (_whole(a) % _whole(b)),
+        "^": power,
+        "!": lambda value: unit * _factorial(_whole(value)),
+        "binom": lambda n, k: unit * _binomial(_whole(n), _whole(k)),
+        "root": lambda value, degree: root(value, _whole(degree)),
+        "|": abs,
+        "floor": lambda value: unit * math.floor(value),
+        "ceil": lambda value: unit * math.ceil(value),
+        "repeating": repeating,
+    }
 
 
-def _as_whole(value: Value) -> int:
+def _sum(*terms: Value) -> Value:
+    total = terms[0]
+    for term in terms[1:]:
+        total = _bounded(total + term)
+    return total
+
+
+def _bounded(value: Value) -> Value:
+    if isinstance(value, Fraction) and value.numerator.bit_length() > 4 * MAX_BITS:
+        raise TooLargeError
+    return value
+
+
+def _whole(value: Value) -> int:
     whole = int(value)
     if value != whole:
         raise NotArithmeticError
     return whole
+
+
+def _factorial(whole: int) -> int:
+    if whole < 0:
+        raise NotArithmeticError
+    if whole > MAX_FACTORIAL:
+        raise TooLargeError
+    return math.factorial(whole)
+
+
+def _binomial(n: int, k: int) -> int:
+    if not 0 <= k <= n:
+        raise NotArithmeticError
+    if n > 1000:
+        raise TooLargeError
+    return math.comb(n, k)
 
 
 def _exact_number(text: str) -> Fraction:
@@ -173,34 +281,30 @@ def _exact_number(text: str) -> Fraction:
     return value.value
 
 
-def _exact_power(base: Value, exponent: Value) -> Fraction:
-    assert isinstance(base, Fraction)
-    assert isinstance(exponent, Fraction)
+def _exact_power(base: Fraction, exponent: Fraction) -> Fraction:
     if exponent.denominator != 1:
         if exponent.denominator > 8:
             raise NotArithmeticError
-        return _exact_power(exact_root(base, exponent.denominator), Fraction(exponent.numerator))
+        return _exact_power(_exact_root(base, exponent.denominator), Fraction(exponent.numerator))
     if base == 0 and exponent <= 0:
         raise NotArithmeticError
-    bits = max(base.numerator.bit_length(), base.denominator.bit_length())
-    if base not in (0, 1, -1) and bits * abs(exponent.numerator) > MAX_BITS:
-        raise TooLargeError
     if base in (0, 1, -1):
         return base if exponent.numerator % 2 or base != -1 else Fraction(1)
+    bits = max(base.numerator.bit_length(), base.denominator.bit_length())
+    if bits * abs(exponent.numerator) > MAX_BITS:
+        raise TooLargeError
     return Fraction(base**exponent.numerator)
 
 
-def exact_root(value: Value, degree: int) -> Fraction:
-    """Return the root of a non-negative rational; raises NotArithmeticError when it is irrational."""
-    assert isinstance(value, Fraction)
+def _exact_root(value: Fraction, degree: int) -> Fraction:
+    """Return the root of a rational; raises NotArithmeticError when it is irrational or imaginary."""
+    if value < 0 and degree % 2:
+        return -_exact_root(-value, degree)
     if value < 0:
         raise NotArithmeticError
-    parts = []
-    for part in (value.numerator, value.denominator):
-        root = _integer_root(part, degree)
-        if root**degree != part:
-            raise NotArithmeticError
-        parts.append(root)
+    parts = [_integer_root(part, degree) for part in (value.numerator, value.denominator)]
+    if parts[0] ** degree != value.numerator or parts[1] ** degree != value.denominator:
+        raise NotArithmeticError
     return Fraction(parts[0], parts[1])
 
 
@@ -217,281 +321,61 @@ def _integer_root(value: int, degree: int) -> int:
     return low
 
 
-def _float_ops(sample: int) -> Ops:
-    def symbol(name: str) -> Value:
-        if name in _CONSTANTS:
-            return _CONSTANTS[name]
-        if name == "i":
-            return 1j
+_EXACT = _operations(_exact_number, _exact_power, _exact_root)
+
+
+_FUNCTIONS = ("sin", "cos", "tan", "exp", "sinh", "cosh", "tanh")
+_INVERSE = {r"\arcsin": "asin", r"\arccos": "acos", r"\arctan": "atan"}
+_RECIPROCAL = {r"\csc": "sin", r"\sec": "cos", r"\cot": "tan"}
+
+
+@cache
+def _inexact_operations(sample: int, precise: bool) -> Operations:
+    """Return the operations of floats, or of numbers of `_DIGITS` digits; variables have the values of a sample."""
+    functions: Any = math
+    number: Callable[[str], Value] = float
+    if precise:
+        import mpmath  # only where two expressions agree as floats
+
+        # A context of its own, which no other thread sets to fewer digits.
+        functions = mpmath.MPContext()
+        functions.dps, number = _DIGITS, functions.mpf
+    pi, i = functions.pi * 1, functions.mpc(0, 1) if precise else 1j
+    constants = {r"\pi": pi, "e": functions.exp(number("1")), "i": i}
+
+    def draw(name: str) -> Value:
         # Positive, so that \sqrt{x}\sqrt{y} and \sqrt{xy} agree; the same in every process.
-        digest = hashlib.blake2b(f"{sample} {name}".encode(), digest_size=4).digest()
-        return 0.3 + int.from_bytes(digest, "big") / 2**32
+        digest = hashlib.blake2b(f"{sample} {name}".encode(), digest_size=6).digest()
+        return number("0.3") + number(str(int.from_bytes(digest, "big"))) / 2**48
 
-    def function(name: str, argument: Value) -> float:
-        if name not in _FUNCTIONS:
-            raise NotArithmeticError
-        return _FUNCTIONS[name](float(argument))
-
-    def power(base: Value, exponent: Value) -> float:
+    def power(base: Value, exponent: Value) -> Value:
         value = base**exponent
         # A fractional power of a negative number has several values.
-        if isinstance(value, complex) and not isinstance(base, complex) and not isinstance(exponent, complex):
+        if type(value) not in (type(base), type(exponent)):
             raise NotArithmeticError
         return value
 
-    def root(value: Value, degree: int) -> float:
+    def root(value: Value, degree: int) -> Value:
         if value < 0:
-            raise NotArithmeticError
-        return float(value) ** (1 / degree)
-
-    return Ops(float, float, _as_whole, power, root, symbol, function, abs, variables=True)
-
-
-class Parser:
-    """Recursive descent over one expression; every method advances `self._at` past what it consumed."""
-
-    def __init__(self, text: str, ops: Ops) -> None:
-        self._tokens = _TOKEN.findall(text)
-        self._ops = ops
-        self._at = 0
-        self._depth = 0
-        if len(self._tokens) > _MAX_TOKENS:
-            raise NotArithmeticError
-
-    def parse(self) -> Value:
-        value = self._sum()
-        if self._peek() is not None:
-            raise NotArithmeticError
-        return value
-
-    def _peek(self) -> str | None:
-        while self._at < len(self._tokens) and self._tokens[self._at].isspace():
-            self._at += 1
-        return self._tokens[self._at] if self._at < len(self._tokens) else None
-
-    def _take(self, token: str) -> bool:
-        if self._peek() == token:
-            self._at += 1
-            return True
-        return False
-
-    def _expect(self, token: str) -> None:
-        if not self._take(token):
-            raise NotArithmeticError
-
-    def _deeper(self) -> None:
-        self._depth += 1
-        if self._depth > MAX_NESTING:
-            raise TooLargeError
-
-    def _sum(self) -> Value:
-        self._deeper()
-        sign = -1 if self._take("-") else 1
-        if sign == 1:
-            self._take("+")
-        value: Value = sign * self._product()
-        while (token := self._peek()) in ("+", "-"):
-            self._at += 1
-            term = self._product()
-            value = self._bounded(value + term if token == "+" else value - term)
-        self._depth -= 1
-        return value
-
-    def _product(self) -> Value:
-        value = self._power()
-        divided = False
-        while (token := self._peek()) is not None:
-            if token in (r"\cdot", r"\times", "*"):
-                self._at += 1
-                value = self._bounded(value * self._signed_power())
-            elif token in ("/", r"\div"):
-                self._at += 1
-                value = value / self._signed_power()
-                divided = True
-            elif token in (r"\bmod", r"\mod"):
-                self._at += 1
-                value = self._ops.constant(self._ops.whole(value) % self._ops.whole(self._signed_power()))
-            elif self._starts_factor(token) or (token[0].isdigit() and self._closes_group()):
-                # `1/2x` is ambiguous.
-                if divided:
-                    raise NotArithmeticError
-                value = self._bounded(value * self._power())
-            else:
-                break
-        return value
-
-    def _starts_factor(self, token: str) -> bool:
-        if token in ("(", r"\frac", r"\sqrt", r"\binom"):
-            return True
-        return self._ops.variables and (token.isalpha() or token in _CONSTANTS or token in GREEK or token in _FUNCTIONS)
-
-    def _closes_group(self) -> bool:
-        """Whether brackets or a factorial end here, so that the 13 of `2^{12}13^2` and `(2)13` is a factor."""
-        return next(token for token in reversed(self._tokens[: self._at]) if not token.isspace()) in ("!", "}", ")")
-
-    def _signed_power(self) -> Value:
-        if self._take("-"):
-            return -self._power()
-        return self._power()
-
-    def _power(self) -> Value:
-        value = self._atom()
-        while self._peek() in ("^", "!", "°"):
-            if self._take("!"):
-                value = self._factorial(value)
-                continue
-            if self._take("°"):
-                value = value * self._ops.symbol(r"\pi") / self._ops.constant(180)
-                continue
-            self._expect("^")
-            exponent = self._exponent()
-            if self._peek() == "^":
+            if degree % 2 == 0 and degree > 2:
                 raise NotArithmeticError
-            value = self._ops.power(value, exponent)
-        return value
+            return -root(-value, degree) if degree % 2 else i * functions.sqrt(-value)
+        return functions.sqrt(value) if degree == 2 else value ** (number("1") / degree)
 
-    def _exponent(self) -> Value:
-        if self._peek() in ("{", "("):
-            return self._group()
-        token = self._peek()
-        if token is None or not (token.isdigit() or token.isalpha()) or len(token) > 1:
-            raise NotArithmeticError
-        return self._atom()
+    ln = functions.ln if precise else math.log
+    operations = _operations(number, power, root) | {
+        "symbol": lambda name: constants[name] if name in constants else draw(name),
+        "apply": lambda name, argument: draw(f"{name} {complex(argument) + 0:.9e}"),
+        "°": lambda value: value * pi / 180,
+        r"\ln": ln,
+        r"\log": lambda value: ln(value) / ln(number("10")),
+        "log": lambda base, value: ln(value) / ln(base),
+    }
+    operations |= {rf"\{name}": getattr(functions, name) for name in _FUNCTIONS}
+    operations |= {name: getattr(functions, called) for name, called in _INVERSE.items()}
+    operations |= {name: _reciprocal(getattr(functions, called)) for name, called in _RECIPROCAL.items()}
+    return operations
 
-    def _group(self) -> Value:
-        closing = {"{": "}", "(": ")", "[": "]", "|": "|"}.get(self._peek() or "")
-        if closing is None:
-            raise NotArithmeticError
-        self._at += 1
-        value = self._sum()
-        self._expect(closing)
-        return self._ops.absolute(value) if closing == "|" else value
 
-    def _atom(self) -> Value:
-        token = self._peek()
-        if token is None:
-            raise NotArithmeticError
-        if token in ("(", "{", "|"):
-            return self._group()
-        self._at += 1
-        if token == r"\frac":
-            above = self._group()
-            return above / self._group()
-        if token == r"\sqrt":
-            return self._root()
-        if token == r"\binom":
-            return self._binomial(self._group(), self._group())
-        if token[0].isdigit() or token[0] == ".":
-            # Spaces are not skipped: they tell `1 1/2` from `11/2`.
-            following = self._tokens[self._at] if self._at < len(self._tokens) else ""
-            if following in (r"\overline", r"\bar", r"\dot") and "." in token:
-                return self._repeating(token)
-            return self._mixed(self._ops.number(token))
-        return self._symbol(token)
-
-    def _repeating(self, start: str) -> Value:
-        """Parse a repeating decimal: `0.1\\overline{6}`."""
-        self._at += 1
-        self._expect("{")
-        digits = self._peek() or ""
-        self._at += 1
-        self._expect("}")
-        if not digits.isdigit() or len(digits) > 32 or len(start) > 32:
-            raise NotArithmeticError
-        places = len(start.partition(".")[2])
-        period = self._ops.constant(10**places * (10 ** len(digits) - 1))
-        return self._ops.number(start) + self._ops.number(digits) / period
-
-    def _mixed(self, whole: Value) -> Value:
-        """Parse the rest of a mixed number, whose fraction is added: `7 \\frac{3}{4}`, `1 1/2`."""
-        spaced = self._at < len(self._tokens) and self._tokens[self._at].isspace()
-        ahead = [token for token in self._tokens[self._at : self._at + 12] if not token.isspace()]
-        if ahead[:2] == [r"\frac", "{"] and len(ahead) >= 7 and (ahead[3:5], ahead[6]) == (["}", "{"], "}"):
-            above, below = ahead[2], ahead[5]
-            if above.isdigit() and below.isdigit() and len(above) < 9 and len(below) < 9:
-                self._ops.whole(whole)
-                if not 0 < int(above) < int(below):
-                    raise NotArithmeticError
-                self._peek()
-                self._at += 1
-                return whole + self._group() / self._group()
-        if spaced and ahead and ahead[0].isdigit():
-            if len(ahead) < 3 or ahead[1] != "/" or not ahead[2].isdigit():
-                raise NotArithmeticError
-            self._ops.whole(whole)
-            if len(ahead[0]) > 9 or len(ahead[2]) > 9 or not 0 < int(ahead[0]) < int(ahead[2]):
-                raise NotArithmeticError
-            for _ in range(3):
-                self._peek()
-                self._at += 1
-            return whole + self._ops.number(ahead[0]) / self._ops.number(ahead[2])
-        if ahead and (ahead[0].isdigit() or ahead[0][0] == "."):
-            raise NotArithmeticError
-        return whole
-
-    def _root(self) -> Value:
-        degree = 2
-        if self._take("["):
-            token = self._peek()
-            if token is None or not token.isdigit() or not 2 <= int(token[:3]) <= 8 or len(token) > 1:
-                raise NotArithmeticError
-            degree = int(token)
-            self._at += 1
-            self._expect("]")
-        return self._ops.root(self._group(), degree)
-
-    def _symbol(self, token: str) -> Value:
-        if token in _FUNCTIONS:
-            return self._function(token)
-        if not (token in _CONSTANTS or token in GREEK or (token.isascii() and token.isalpha())):
-            raise NotArithmeticError
-        # A subscript makes it another variable, a prime a derivative.
-        if self._peek() in ("_", "'"):
-            raise NotArithmeticError
-        if (
-            self._peek() == "("
-            and token not in _CONSTANTS
-            and is_application("".join(self._tokens[self._at - 1 : self._at + 8]))
-        ):
-            return self._ops.function(token, self._group())
-        return self._ops.symbol(token)
-
-    def _function(self, name: str) -> Value:
-        # `\ln\ln\ln x` nests without brackets.
-        self._deeper()
-        exponent = self._exponent() if self._take("^") else None
-        if exponent == -1:
-            raise NotArithmeticError
-        if self._peek() in ("{", "("):
-            argument = self._group()
-        else:
-            # `\sin 5x` takes the 5x; a division or a bracket after that would be ambiguous.
-            argument = self._power()
-            while (token := self._peek()) is not None and (token.isalpha() or token in GREEK or token == r"\pi"):
-                argument = argument * self._power()
-            if self._peek() in ("/", "(", r"\div", r"\frac", r"\sqrt"):
-                raise NotArithmeticError
-        self._depth -= 1
-        value = self._ops.function(name, argument)
-        return value if exponent is None else self._ops.power(value, exponent)
-
-    def _factorial(self, value: Value) -> Value:
-        whole = self._ops.whole(value)
-        if whole < 0:
-            raise NotArithmeticError
-        if whole > MAX_FACTORIAL:
-            raise TooLargeError
-        return self._ops.constant(math.factorial(whole))
-
-    def _binomial(self, top: Value, bottom: Value) -> Value:
-        n, k = self._ops.whole(top), self._ops.whole(bottom)
-        if not 0 <= k <= n:
-            raise NotArithmeticError
-        if n > 1000:
-            raise TooLargeError
-        return self._ops.constant(math.comb(n, k))
-
-    def _bounded(self, value: Value) -> Value:
-        if isinstance(value, Fraction) and value.numerator.bit_length() > 4 * MAX_BITS:
-            raise TooLargeError
-        return value
+def _reciprocal(function: Callable[[Value], Value]) -> Callable[[Value], Value]:
+    return lambda value: 1 / function(value)

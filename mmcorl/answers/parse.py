@@ -8,12 +8,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import lru_cache, wraps
 from itertools import islice
 from typing import Literal, TypeVar
 
 from mmcorl.answers.grammar import (
-    FUNCTIONS,
+    GREEK,
     THEREFORE,
     bracketed,
     is_expression,
@@ -22,12 +23,11 @@ from mmcorl.answers.grammar import (
 )
 from mmcorl.answers.latex import MAX_LENGTH, clean
 from mmcorl.answers.matrices import matrix_rows
-from mmcorl.answers.names import SYMBOL, is_name
-from mmcorl.answers.numbers import GREEK, Exact, TooLargeError, constant_value, exact, is_rounding
+from mmcorl.answers.names import SYMBOL, is_name, is_of_angle, is_words
+from mmcorl.answers.numbers import Exact, TooLargeError, constant_value, equal_expressions, exact, is_rounding
 from mmcorl.answers.option_letters import LISTED_LETTER, labelled_option, offers_more, option_letter
-from mmcorl.answers.polynomials import equal_expressions
 from mmcorl.answers.units import UNIT_WORDS, split_unit
-from mmcorl.answers.words import SHORT_WORDS, amount_in_words, counted_things, fold_case
+from mmcorl.answers.words import MULTIPLES, amount_in_words, counted_things, fold_case
 
 Kind = Literal[
     "number", "expression", "relation", "list", "union", "matrix", "ratio", "labelled", "parts", "words", "opaque"
@@ -114,10 +114,7 @@ def canonical_text(answer: str) -> str:
 
 # --- structure ----------------------------------------------------------------------------------------------
 
-_WORD = re.compile(r"(?<!\\)(?<![A-Za-z])[A-Za-z]{2,}")
 _COMMAND = re.compile(r"\\[A-Za-z]+")
-_FOREIGN_LETTER = re.compile(r"[^\W\d_A-Za-z]")
-_MATH = re.compile(r"[\d+*/^=<>|\\]")
 _POINT = re.compile(r"([A-Z](?:_\w)?'?)(\(.+\))", re.DOTALL)
 _VARIABLE = re.compile(r"[A-Za-z](?:_\w)?|\\[a-z]+")
 _PLAIN_NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
@@ -143,6 +140,7 @@ _SEPARATORS = frozenset({",", ";", "and", "or"})
 _RELATIONS = frozenset({"<", ">", r"\le", r"\ge", r"\ne"})
 # A number in another base, which later steps would read as decimal, or a date, which is no difference.
 _NO_NUMBER = re.compile(r"\d_|^(?:1\d|20)\d0'?s$|^\d{4}-\d{1,2}-\d{1,2}$|^\d{1,2}/\d{1,2}/\d{4}$")
+_TERM = re.compile(r"([+-]?) ?(.{0,64}?) ?\\hat\{([ijk])\}")
 _SCIENTIFIC = re.compile(r"\d[eE]")
 # `10-20` and `10-20 cm` are ranges as often as differences; a side of an equation is worked out.
 _RANGE = re.compile(r"\d+-\d+")
@@ -170,7 +168,7 @@ def _parse(text: str, depth: int, worked_out: bool = False) -> ParsedAnswer:
         chain = _chain(text, depth)
         if chain is not None:
             return chain
-    if _is_words(text):
+    if is_words(text):
         return _words(text)
     if len(pieces) == 1 and any(equations):
         return ParsedAnswer("relation", text, text)
@@ -268,7 +266,11 @@ def _chain(text: str, depth: int) -> ParsedAnswer | None:
     if len(sides) == 2 and _PLAIN_NUMBER.fullmatch(sides[0]) and _VARIABLE.fullmatch(sides[1]):
         # `5 = s` means `s = 5`.
         name, sides = sides[1], sides[::-1]
-    if name is not None and (is_name(name) or (_BOUND.match(name) and is_expression(name))):
+    if name is not None and (
+        is_name(name)
+        or (_BOUND.match(name) and is_expression(name))
+        or (is_of_angle(name) and not _is_constant(name) and _is_constant(sides[-1]))
+    ):
         sides = sides[1:]
         name = " ".join(name.split())
         if (len(name) > 2 and " " in name) or re.fullmatch(r"[A-Za-z]{4,}", name):
@@ -339,6 +341,9 @@ def _mathematics(text: str, pieces: list[str], depth: int) -> ParsedAnswer:
         inner = _parse(point.group(2), depth + 1)
         if inner.kind == "list" and inner.brackets == "()":
             return replace(inner, text=f"{point.group(1)}={inner.text}", name=point.group(1))
+    if r"\hat" in text and (components := _components(text, depth)) is not None:
+        spelled = f"({', '.join(part.text for part in components)})"
+        return ParsedAnswer("list", spelled, text, brackets="()", parts=components)
     ratio = split_top_level(text, frozenset(":"))
     if len(ratio) > 1:
         if all(_RATIO_PART.fullmatch(part) for part in ratio):
@@ -366,6 +371,18 @@ def _mathematics(text: str, pieces: list[str], depth: int) -> ParsedAnswer:
     if len(split_top_level(text, _RELATIONS)) > 1:
         return ParsedAnswer("relation", text, text)
     return _scalar(text)
+
+
+def _components(text: str, depth: int) -> tuple[ParsedAnswer, ...] | None:
+    """Return the coordinates of `3\\hat{i}-2\\hat{j}`; None for other text."""
+    terms = re.split(r"(?<=\})(?=[+-])", text)
+    matches = [_TERM.fullmatch(term.strip()) for term in terms]
+    names = [match.group(3) for match in matches if match]
+    if len(names) < len(terms) or names != sorted(set(names)):
+        return None
+    values = {match.group(3): f"{match.group(1)}{match.group(2) or '1'}" for match in matches if match}
+    axes = "ijk" if "k" in names else "ij"
+    return tuple(_parse(values.get(axis, "0").lstrip("+"), depth + 1, worked_out=True) for axis in axes)
 
 
 def _scalar(text: str) -> ParsedAnswer:
@@ -453,34 +470,12 @@ def _plus_minus(text: str) -> tuple[str, str] | None:
     return f"{before}+{after}" if before.strip() else after, f"{before}-{after}"
 
 
-def _is_words(text: str) -> bool:
-    """Return whether the text is words, whose letters are not variables."""
-    text = split_unit(text)[0]
-    if _FOREIGN_LETTER.search(text):
-        return True
-    plain = _COMMAND.sub(" ", text)
-    words = _WORD.findall(plain)
-    mathematical = _MATH.search(text) is not None
-    for word in words:
-        if word in FUNCTIONS or word in ("and", "or"):
-            continue
-        if word in SHORT_WORDS:
-            return True
-        if len(word) >= 4 and word not in _MATRIX_WORDS and not (mathematical and word in UNIT_WORDS):
-            return True
-        if not mathematical and "," not in text:
-            return True
-    # Three words in a row are a sentence, however short.
-    return len(re.findall(r"(?<![A-Za-z\\])[A-Za-z]{2,}(?= [A-Za-z]{2,})", plain)) >= 2
-
-
-_MATRIX_WORDS = frozenset({"matrix", "bmatrix", "pmatrix", "vmatrix", "cases", "array"})
-
-
 def _counted(text: str) -> ParsedAnswer | None:
     """Parse `twenty-one`, `1.5 million dollars`, `five apples` and `12 red balls`; None for other words."""
     value, unit = split_unit(text)
     count = amount_in_words(value)
+    if count is None and value.casefold() in MULTIPLES:
+        count, unit = Fraction(MULTIPLES[value.casefold()]), "times"
     amount, _, last = text.rpartition(" ")
     if count is None and (last in UNIT_WORDS or last.endswith("s")):
         count, unit = counted_things(text) or (amount_in_words(amount), split_unit(f"1 {last}")[1] or last)
@@ -495,5 +490,5 @@ def _words(text: str) -> ParsedAnswer:
         return counted
     folded_text = fold_case(text.replace('"', "")).rstrip(".!,;: ")
     # `SIN` is a word and `sin` a function: fold case only where that keeps the meaning.
-    stable = len(text) > 1 and clean(folded_text) == folded_text and _is_words(folded_text)
+    stable = len(text) > 1 and clean(folded_text) == folded_text and is_words(folded_text)
     return ParsedAnswer("words", folded_text if stable else text)

@@ -22,7 +22,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
-from mmcorl.answers.numbers import GREEK
+from mmcorl.answers.grammar import GREEK
 from mmcorl.errors import RunError
 
 Outcome = Literal["same", "different", "timeout"]

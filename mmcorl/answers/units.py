@@ -82,7 +82,10 @@ _NOUNS = (
     "face vertex/vertices number digit integer multiple animal bird cat dog car tree flower step sheet "
     "stone token toy word row column path route solution value item chair egg goal meal "
 )
-_COUNTED: set[str] = set()
+_PERSONS = "people persons inhabitants Einwohner Personen Menschen habitants personnes habitantes personas abitanti"
+PERSONS = [*_PERSONS.split(), "persone", "жителей", "человек"]
+_add("people", *PERSONS)
+_COUNTED: set[str] = set(PERSONS)
 for _noun in _NOUNS.split():
     _stem, _, _plural = _noun.partition("/")
     _plural = _plural or f"{_stem}s"
@@ -97,7 +100,18 @@ for _chinese, _unit in {
     **{word: word for word in "只本条块次种页名张辆棵支朵颗件位袋瓶箱组根片倍"},
 }.items():  # fmt: skip
     _ALIASES[_chinese] = _unit
+for _russian, _unit in {
+    "мм": "mm", "см": "cm", "дм": "dm", "м": "m", "км": "km", "г": "g", "кг": "kg", "т": "tonne", "л": "L", "мл": "mL",
+    "с": "sec", "сек": "sec", "мин": "min", "ч": "hr", "ед": "unit", "единиц": "unit", "градусов": "°", "руб": "RUB",
+    "рублей": "RUB", "лет": "year",
+}.items():  # fmt: skip
+    _ALIASES[_russian] = _unit
 _add("nmi", "nautical miles", "nautical mile")
+_add(r"m \cdot newton", "Nm")
+_add(r"knewton \cdot m", "kNm")
+_add(r"hr \cdot kwatt", "kWh")
+_add("RUB")
+_add("times")
 for _spelling, _unit in list(_ALIASES.items()):
     # `15.5 Litres`; short names keep their case, which tells mm from Mm.
     if len(_spelling) >= 4 and _spelling.isalpha() and _spelling.islower():
@@ -130,8 +144,8 @@ def _alternatives(words: frozenset[str]) -> str:
 def _pattern(words: frozenset[str]) -> re.Pattern[str]:
     first = rf"(?:(?:{_alternatives(words)})\.?{_EXPONENT})"
     later = rf"(?:(?:{_alternatives(UNIT_WORDS)})\.?{_EXPONENT})"
-    joined = rf"(?:(?:square|sq|cubic|cu)\.? ?)?{first}(?:(?: ?/ ?| ?\\cdot ?| per | ){later})*"
-    return re.compile(rf"(?:(?<![A-Za-z\\_^{{])|(?=[°%])) ?({joined})(?![A-Za-z])\.?$")
+    joined = rf"(?:(?:square|sq|cubic|cu|кв|куб)\.? ?)?{first}(?:(?: ?/ ?| ?\\cdot ?| per | ){later})*"
+    return re.compile(rf"(?:(?<![A-Za-z\\_^{{])|(?=[°%])) ?({joined})(?![A-Za-z\u0400-\u04ff])\.?$")
 
 
 _AFTER_NUMBER = _pattern(UNIT_WORDS - _NEVER_BARE)
@@ -146,7 +160,7 @@ _PLAIN_NUMBER = re.compile(
     r"[-+]?[\d.,/{}() ]*(?:\\frac[\d.,{} ]+)?|-?[\d.]+(?:[eE][-+]?\d+|\\(?:times|cdot) ?10\^(?:\{-?\d+\}|\d))"
 )
 _CONSTANT = re.compile(r"(?:[-+\d.,/{}() ]|\\cdot|\\frac|\\sqrt|\\pi)*")
-_ATOM = re.compile(rf"({_alternatives(UNIT_WORDS)})\.?(?:\^\{{?(-?[1-3])\}}?)?(?![A-Za-z])")
+_ATOM = re.compile(rf"({_alternatives(UNIT_WORDS)})\.?(?:\^\{{?(-?[1-3])\}}?)?(?![A-Za-z\u0400-\u04ff])")
 
 
 def split_unit(text: str) -> tuple[str, str | None]:
@@ -175,10 +189,10 @@ def split_unit(text: str) -> tuple[str, str | None]:
 
 def _unit_name(unit: str) -> str:
     """Return the normal spelling of a unit: `square cm`, `cm^{2}` and `cm^2` are `cm^2`; `kmh` is `km/hr`."""
-    power = 2 if unit.startswith(("square ", "sq")) and not unit.startswith("squares") else 1
-    power = 3 if unit.startswith(("cubic", "cu ", "cu.")) else power
+    power = 2 if unit.startswith(("square ", "sq", "кв")) and not unit.startswith("squares") else 1
+    power = 3 if unit.startswith(("cubic", "cu ", "cu.", "куб")) else power
     if power > 1:
-        unit = re.sub(r"^(?:square|sq|cubic|cu)\.? ?", "", unit) or unit
+        unit = re.sub(r"^(?:square|sq|cubic|cu|кв|куб)\.? ?", "", unit) or unit
     exponents: dict[str, int] = {}
     sign, position = 1, 0
     while position < len(unit):
@@ -210,3 +224,42 @@ def _power(name: str, exponent: int) -> str:
     if exponent == 1:
         return name
     return f"{name}^{exponent}" if exponent > 0 else f"{name}^{{{exponent}}}"
+
+
+# --- markup -------------------------------------------------------------------------------------------------
+
+ROMAN_UNITS = {"s": "sec", "h": "hr", "t": "tonne", "l": "L", "N": "newton", "J": "joule", "W": "watt"}
+ROMAN_UNITS |= {"C": "coulomb", "V": "volt", "A": "ampere", "m": "metre", "g": "gram", "L": "litre", "K": "kelvin"}
+_SPACED_UNIT = re.compile(r"(10\s*\^\s*\{-?\d{1,3}\}|\d)\s+([shNJWVAK])\s*\.?\s*$")
+_UNIT_FRACTION = re.compile(
+    r"(?<=[\d})])\s{0,4}\\frac\{((?:[^{}]|\{[^{}]{0,4}\}){1,24})\}"
+    r"\{((?:[^{}]|\{[^{}]{0,4}\}){1,24})\}\s{0,4}\.?\s{0,4}$"
+)
+_MICROMETERS = re.compile(r"(?<=[\d}])(?:\s|\\,|~){0,4}\\mu\s{0,4}(?:m|\\(?:text|mathrm)\s?\{\s?m\s?\})\s*\.?\s*$")
+# `3 m s^{-1}`: units side by side are a product where one has a negative power.
+_GAP = r"(?:\s|\\,|~){1,4}"
+_UNIT = r"(?:k?g|[kcm]?m|mol|[sJNWVAK])(?:\s{0,4}\^\s?(?:\{\s?-?[1-4]\s?\}|[1-4]))?"
+_UNIT_PRODUCT = re.compile(rf"(?<=\d){_GAP}({_UNIT}(?:{_GAP}{_UNIT}){{1,4}})\s*\.?\s*$")
+_BETWEEN_UNITS = re.compile(rf"{_GAP}(?=[A-Za-z])")
+
+
+def with_units(text: str) -> str:
+    """Spell units that stand as symbols behind a number: `5 \\mu m` and `5 N`."""
+    text = _MICROMETERS.sub(" micrometer", text) if r"\mu" in text else text
+    return _SPACED_UNIT.sub(lambda m: f"{m.group(1)} {ROMAN_UNITS[m.group(2)]}", text)
+
+
+def with_unit_quotients(text: str) -> str:
+    """Spell `5 \\frac{m}{s}` and `5 m s^{-1}` behind a number as products and quotients in a line."""
+    if text.find(r"\frac") > 0:
+        text = _UNIT_FRACTION.sub(_unit_quotient, text)
+    if "-" in text and (product := _UNIT_PRODUCT.search(text)) is not None and "-" in product.group(1):
+        text = f"{text[: product.start()]} " + _BETWEEN_UNITS.sub(r" \\cdot ", product.group(1))
+    return text
+
+
+def _unit_quotient(match: re.Match[str]) -> str:
+    """Return ` m/s` for `\\frac{m}{s}` behind a number, and other fractions as they are."""
+    above, below = (" ".join(part.replace("{", "").replace("}", "").split()) for part in match.groups())
+    unit = split_unit(f"1 {above}/{below}") if not above[-1].isdigit() else ("", None)
+    return f" {above}/{below}" if unit[1] is not None and unit[0] == "1" else match.group()

@@ -25,6 +25,16 @@ _BELOW_HUNDRED |= {ten: 20 + 10 * k for k, ten in enumerate(_TENS)}
 _BELOW_HUNDRED |= {
     f"{ten} {_ONES[digit]}": 20 + 10 * k + digit for k, ten in enumerate(_TENS) for digit in range(1, 10)
 }
+_FOREIGN = {
+    2: "zwei deux dos dois два 二 两", 3: "drei trois tres tre três три 三",
+    4: "vier quatre cuatro quattro quatro четыре 四",
+    5: "fünf cinq cinco cinque пять 五", 6: "sechs seis sei шесть 六", 7: "sieben sept siete sette sete семь 七",
+    8: "huit ocho otto oito восемь 八", 9: "neun neuf nueve nove девять 九", 10: "zehn dix diez dieci dez десять 十",
+    11: "onze undici одиннадцать 十一", 12: "zwölf douze doce dodici doze двенадцать 十二",
+}  # fmt: skip
+"""Of German, French, Spanish, Italian, Portuguese, Russian and Chinese, without those that are English words."""
+_BELOW_HUNDRED |= {word: number for number, words in _FOREIGN.items() for word in words.split()}
+MULTIPLES = {"double": 2, "twice": 2, "triple": 3, "thrice": 3, "quadruple": 4}
 _SCALES = (
     ("trillion", 10**12), ("billion", 10**9), ("million", 10**6), ("thousand", 1000), ("dozen", 12), ("hundred", 100)
 )  # fmt: skip
