@@ -1,6 +1,6 @@
 r"""Answers that a response states in sentences, where it has neither answer tags nor a box: a reading on request.
 
-    response    = {sentence} statement [explanation]      thoughts dropped; nothing where it was cut off
+    response    = {sentence} statement [explanation] [courtesy]     thoughts dropped; nothing where it was cut off
     statement   = label value | [lead] announcement value | bold | bare
     label       = [article] {qualifier} noun ":"          `**Final Answer:**`, `答案：`; the value may be the next line
     announcement = [article] {qualifier} noun is          `the correct option is`, `die Antwort lautet`, `答案是`
@@ -11,6 +11,7 @@ r"""Answers that a response states in sentences, where it has neither answer tag
                   letter and options are known
     value       = an option by letter, text or both, where options are known; else what the grammar of answers reads
                   (`mmcorl.answers.grammar`), if no verb and no word of doubt stands in it
+    courtesy    = `I hope this helps!`, `Let me know if ...`
     explanation = because ... | "Explanation:" ...        all options that it names are the value, or its last number is
 
 The last statement counts. There is none where an earlier one differs, unless words stand between them and the later one
@@ -33,8 +34,10 @@ _READ = 1 << 15
 # Nouns with what qualifies them, and what says `is`.
 _SPACED = {
     "English": (
-        r"(?:the |my |our )?(?:(?:final|correct|right|best|short) ){0,2}answers?"
-        r"(?: to (?:the|this) (?:question|problem))?|(?:the )?(?:final|correct|right|best) (?:option|choice)|ans\.?",
+        r"(?:the |my |our )?(?:(?:final|correct|right|best|short) ){0,2}answers?(?: (?:choice|option))?"
+        r"(?: to (?:the|this|your) (?:question|problem))?"
+        r"|(?:the )?(?:(?:final|correct|right|best) )?(?:option|choice) letter"
+        r"|(?:the )?(?:final|correct|right|best) (?:option|choice|letter)|ans\.?",
         "is",
     ),
     "German": (r"(?:die |meine )?(?:(?:richtige|endgültige|korrekte|finale) )?antwort", "ist|lautet"),
@@ -71,7 +74,7 @@ _ANNOUNCED = "|".join(
 )
 _CONNECTIVES = (
     r"so|thus|therefore|hence|then|and|finally|consequently|in conclusion|in summary|as a result|(?:this|that) means"
-    r"(?: that)?|we conclude(?: that)?|it follows that|also|daher|somit|folglich|deshalb|dus|daarom|donc|ainsi"
+    r"(?: that)?|we conclude(?: that)?|it follows that|also|daher|somit|folglich|deshalb|dus|daarom|donc|alors|ainsi"
     r"|par conséquent|por lo tanto|por tanto|entonces|así que|logo|portanto|assim|quindi|dunque|pertanto|perciò|deci"
     r"|следовательно|значит|таким образом|итак|отже|zatem|więc|tedy|takže|buna göre|dolayısıyla|jadi|vậy|άρα"
     r"|따라서|그러므로|لذلك|לכן|इसलिए"
@@ -122,6 +125,11 @@ _EXPLANATION = re.compile(
     r"|explication|explicación|explicação|spiegazione|объяснение|пояснение|解释|解析|理由|説明|설명)\**\s*[:：]?",
     re.IGNORECASE,
 )
+_COURTESY = re.compile(
+    rf"{_MARKS}(?:(?:i )?hope (?:this|that|it) (?:helps|is helpful)|(?:please )?(?:let me know|feel free)"
+    r"|(?:do|if) you have (?:any )?(?:other|more|further|questions)).*",
+    re.IGNORECASE | re.DOTALL,
+)
 _QUESTION = re.compile(rf"{_MARKS}(?:question|problem|q|问题|题目|frage|pregunta|вопрос)\s?\d*\s?[:：]", re.IGNORECASE)
 # A period behind a lone letter is an option's mark.
 _SENTENCE = re.compile(
@@ -137,7 +145,8 @@ _BARE_NUMBER = re.compile(
 )
 _WORD = re.compile(r"[\w.%°-]+")
 _ENDING = re.compile(r"\s*(?:です|である|だ|입니다|이다|이에요)\s*\Z")
-_AROUND = " \t\r\n*_`.,;:!。，；！\"'“”"
+_BEFORE = " \t\r\n*_`:：\"'“”"
+_AROUND = _BEFORE + ".,;!。，；！"
 
 
 @dataclass(frozen=True)
@@ -158,6 +167,8 @@ def prose_answer(text: str, choices: Sequence[str] | None = None) -> str | None:
     """
     text = text[-_READ:].strip()
     sentences = list(_sentences(text))
+    while sentences and _COURTESY.fullmatch(sentences[-1]):
+        text = text[: text.rindex(sentences.pop())].strip()
     options = tuple(_plain(choice) for choice in choices or ())
     statements = list(_stated(sentences, options))
     if not statements or statements[-1].sentence < len(sentences) - 1:
@@ -233,22 +244,23 @@ def _final(text: str, sentences: Sequence[str], options: tuple[str, ...]) -> Ite
         ):
             yield _Statement(answer[0], end, "", False)
         return
-    bare = line.strip(_AROUND)
+    bare = _trimmed(line)
     letter = _LETTER.fullmatch(bare)
-    only = options and letter is not None and not letter["rest"] and not listed
-    only = only or (text == line and options and re.fullmatch(r"\(?[a-h]\)?", bare))
-    if only or (text == line and (_option(bare, options) or _BARE_NUMBER.fullmatch(bare))):
+    letter_only = letter is not None and not letter["rest"] and not listed
+    small = text == line and re.fullmatch(r"\(?[a-h]\)?", bare) is not None
+    whole = text == line and (_option(bare, options) or _BARE_NUMBER.fullmatch(bare) is not None)
+    if whole or (options and (letter_only or small)):
         yield _Statement(bare, end, "", False)
 
 
 def _value(text: str, options: tuple[str, ...]) -> tuple[str | None, str]:
     """Return the value at the start of a text and the explanation behind it; None for no value."""
-    text = _ENDING.sub("", text.strip(_AROUND))
+    text = _ENDING.sub("", _trimmed(text))
     if text and _option(text, options):
         return text, ""
     because = _BECAUSE.search(text)
     value, explanation = (text, "") if because is None else (text[: because.start()], text[because.start() :])
-    value = value.strip(_AROUND)
+    value = _trimmed(value)
     if not value or len(value) > LONGEST_VALUE or "\n" in value:
         return None, explanation
     if _option(value, options):
@@ -276,6 +288,11 @@ def _key(text: str, options: tuple[str, ...]) -> str:
     if plain in options and options.count(plain) == 1:
         return f"option {chr(ord('A') + options.index(plain))}"
     return plain
+
+
+def _trimmed(text: str) -> str:
+    """Return a value without emphasis and the punctuation behind it; before it `!12` and `.5` say something."""
+    return text.rstrip(_AROUND).lstrip(_BEFORE)
 
 
 def _plain(text: str) -> str:
