@@ -23,7 +23,7 @@ from eval_suite.options import DEFAULT_POLICY, CodeOptions, EvalOptions, GradeOp
 from eval_suite.reporter import SILENT, Reporter
 from eval_suite.responses.match_rows import read_answers
 from eval_suite.results.finished import Evaluation, is_evaluation, require_finished
-from eval_suite.results.folder import EvalFolder, refuse_early
+from eval_suite.results.folder import VLMEVALKIT, EvalFolder, refuse_early
 from eval_suite.results.tables import title
 from mmcorl.apps.analysis.trained_with import adapter_trained_with, trained_with
 from mmcorl.errors import RunError, UserError
@@ -187,6 +187,7 @@ def grade_file(
         folder.replace_rows(
             "responses.jsonl", (response.as_row() for response in read.responses()), stale=steps.GRADINGS
         )
+        folder.replace_rows(VLMEVALKIT, read.as_vlmevalkit())
         del read  # what follows reads the folder
         return _finish(folder, options, sandbox, judge, reporter)
 

@@ -20,7 +20,7 @@ from eval_suite.metrics.prompt_protocol import asked_of
 from eval_suite.metrics.summary import one_judge, summarise
 from eval_suite.reporter import SILENT, Reporter, counted
 from eval_suite.results.finished import Evaluation, facts
-from eval_suite.results.folder import EvalFolder, StoredItems, item_from_row, writing
+from eval_suite.results.folder import VLMEVALKIT, EvalFolder, StoredItems, item_from_row, writing
 from eval_suite.samples_page import write_view
 from mmcorl.apps.report.links import of_evaluation, origin
 from mmcorl.errors import RunError, UserError
@@ -405,7 +405,9 @@ def sum_up(folder: EvalFolder, title: str | None = None) -> Evaluation:
     """Write summary.json, its tables and samples.html from the files."""
     unasked = folder.lines("unasked.jsonl")
     outcomes = folder.outcomes()
-    summary = summary_of(folder, outcomes, folder.manifest.get("aggregations"), unasked=unasked)
+    theirs = {key_of(row): bool(row["right"]) for row in folder.stream(VLMEVALKIT)}
+    aggregations = folder.manifest.get("aggregations")
+    summary = summary_of(folder, outcomes, aggregations, unasked=unasked, vlmevalkit=theirs)
     folder.write("summary.json", json.dumps(summary, indent=1, allow_nan=False) + "\n")
     evaluation = Evaluation(folder.title if title is None else title, folder, summary)
     evaluation.write()

@@ -36,7 +36,7 @@ from mmcorl.apps.analysis.statistics import by_unit, clustered_interval, mean_in
 from mmcorl.errors import UserError
 from mmcorl.grading.gold import clean_gold
 from mmcorl.grading.grade_by_relation import Relations
-from mmcorl.grading.items import Item
+from mmcorl.grading.items import Item, Key
 from mmcorl.grading.rules import OUT_OF_TIME
 from mmcorl.labels.voting import TieRule
 
@@ -57,6 +57,7 @@ def summarise(
     sandbox: Sequence[Mapping[str, Any]] = (),
     unasked: Iterable[Mapping[str, Any]] = (),
     asked: Mapping[str, Asked | None] | None = None,
+    vlmevalkit: Mapping[Key, bool] | None = None,
 ) -> dict[str, Any]:
     """Summarise one checkpoint or several (`outcomes.pool`) as {"benchmarks": {name: scores}}, for summary.json.
 
@@ -72,6 +73,7 @@ def summarise(
         sandbox: what confined the programs that were run (`Sandbox.record`).
         unasked: lines of unasked.jsonl.
         asked: by benchmark, how its items were asked, as far as that is known.
+        vlmevalkit: what VLMEvalKit's own rule credits, as far as it says anything.
 
     Raises:
         UserError: an item that appears twice, or responses too few for the aggregation.
@@ -91,10 +93,8 @@ def summarise(
                 aggregate(members, graded, aggregation, relation=relations.of(members[0]), tie=tie, by_rule=rules_alone)
                 for rules_alone in (False, True)
             )
-            shares = {id: share.correct / share.total for id, share in score.by_item.items()}
             mean = _mean_score(benchmark, members, score)
-            if mean.get("headline"):
-                shares = dict(score.scores or {})
+            shares = _shares(score, mean)
             summary[name] = {
                 "n": len(members),
                 "samples": len(graded) // len(members),
@@ -111,6 +111,7 @@ def summarise(
                 "sub_scores": _sub_scores(benchmark, members, shares) | _official_mean(mean, len(members)),
                 "caveats": _caveats(benchmark, members, shares, judge),
                 **_counts(members, graded, judge),
+                "vlmevalkit": _as_vlmevalkit(graded, vlmevalkit or {}),
                 "asked": (asked or {}).get(name),
                 "form_of": benchmark.form_of if benchmark else None,
                 "grader": dict(grader),
@@ -152,6 +153,15 @@ def _caveats(
     return [*benchmark.caveats(items, shares), *([RULES_ALONE] if benchmark.judged and judge is None else [])]
 
 
+def _as_vlmevalkit(outcomes: Iterable[Outcome], theirs: Mapping[Key, bool]) -> dict[str, int] | None:
+    """Return what VLMEvalKit's own rule credits, and where the two differ; None where it says nothing."""
+    pairs = Counter((outcome.correct, theirs[outcome.key]) for outcome in outcomes if outcome.key in theirs)
+    if not pairs:
+        return None
+    both, here, there = pairs[True, True], pairs[True, False], pairs[False, True]
+    return {"n": pairs.total(), "right": both + there, "both": both, "here_alone": here, "there_alone": there}
+
+
 def _mean_score(benchmark: Benchmark | None, items: Sequence[Item], score: Score) -> dict[str, Any]:
     """Return the mean score under its name, where answers are scored and not only right or wrong."""
     if score.score is None or score.scores is None:
@@ -168,6 +178,13 @@ def _mean_score(benchmark: Benchmark | None, items: Sequence[Item], score: Score
         "score_interval": None if interval is None else list(interval),
         "headline": benchmark is not None and benchmark.reports_score,
     }
+
+
+def _shares(score: Score, mean: Mapping[str, Any]) -> dict[str, float]:
+    """Return by item id what it adds to the score that the benchmark reports."""
+    if mean.get("headline"):
+        return dict(score.scores or {})
+    return {id: share.correct / share.total for id, share in score.by_item.items()}
 
 
 def _official_mean(mean: Mapping[str, Any], n: int) -> SubScores:

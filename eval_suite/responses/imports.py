@@ -13,12 +13,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from string import ascii_uppercase
 from typing import Any
 
 from eval_suite.answer_form import MATHEMATICS, AnswerForm, bare_place, is_plain, literal
 from eval_suite.reporter import counted
 from eval_suite.responses.completions import THOUGHT_COLUMNS, continued_thoughts, endings, thoughts_apart, unwrapped
-from eval_suite.responses.row_files import read_rows
+from eval_suite.responses.row_files import TABLES, read_rows
+from eval_suite.responses.vlmevalkit import ResultTable
 from mmcorl.answers.regions import is_bare_place
 from mmcorl.answers.thinking import CLOSES
 from mmcorl.data.columns import USUAL
@@ -35,7 +37,6 @@ RESPONSE_COLUMNS = (
 GOLD_COLUMNS, ID_COLUMNS = [name for name in USUAL["answer"] if "." not in name], USUAL["id"]
 SIZE_COLUMNS = (("width", "height"), ("image_width", "image_height"), ("img_width", "img_height"))
 OPTION_FORMS = """a list as JSON or Python (["40", "45"]), {"A": "40", "B": "45"}, or `A. 40; B. 45`"""
-_LETTERS = "ABCDEFGHIJ"
 _FAILED = "Failed to obtain answer"
 """How VLMEvalKit begins a prediction that stands for a call that failed."""
 
@@ -67,6 +68,8 @@ class Imported:
     """Width and height of the picture, where the row has them."""
     thinking: bool = False
     """Whether the prompt opened a thought that the response continues, as far as the row says so."""
+    as_vlmevalkit: bool | None = None
+    """Whether VLMEvalKit's own rule credits the response; None where that is not known."""
 
 
 class ResponseFile:
@@ -82,8 +85,10 @@ class ResponseFile:
         """Rows of the file."""
         self.filters: dict[str, None] = {}
         given: dict[str | None, int] = {}
+        self._table = ResultTable(texts=path.suffix.lower() in TABLES)
         for row in read_rows(path):
             self.rows += 1
+            self._table.see(row)
             if "filter" in row and "resps" in row:
                 self.filters[str(row["filter"])] = None
             if self._is_read(row):
@@ -162,6 +167,7 @@ class ResponseFile:
                     accepted=accepted,
                     coordinates=_coordinates(merged, where),
                     size=_size(merged),
+                    as_vlmevalkit=self._table.verdict(row),
                 )
 
     def _known(
@@ -413,7 +419,7 @@ def _choices(row: Mapping[str, Any]) -> tuple[tuple[str, ...] | None, str]:
     options = given
     if isinstance(options, str):
         options = literal(options) if options.strip()[0] in "[{" else parse_options(options)
-    if isinstance(options, dict) and set(options) <= set(_LETTERS) and all(map(_is_option, options.values())):
+    if isinstance(options, dict) and set(options) <= set(ascii_uppercase) and all(map(_is_option, options.values())):
         options = _by_letter(options)
     # pandas writes an array as ['40' '45'], which Python reads as one text: one option is none.
     if isinstance(options, list | tuple) and len(options) > 1 and all(map(_is_option, options)):
@@ -429,7 +435,7 @@ def _is_option(value: Any) -> bool:
 
 def _by_letter(row: Mapping[str, Any]) -> tuple[str, ...] | None:
     """Return options that stand under their letters."""
-    values = ["" if _first(row, (letter,)) is None else to_text(row[letter]) for letter in _LETTERS]
+    values = ["" if _first(row, (letter,)) is None else to_text(row[letter]) for letter in ascii_uppercase]
     while values and not values[-1]:
         values.pop()
     return tuple(values) if sum(map(bool, values)) >= 2 and values[0] else None

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from eval_suite.answer_form import MATHEMATICS, AnswerForm, listed
 from eval_suite.benchmarks.tasks import BENCHMARKS, parse_benchmarks
@@ -59,6 +60,13 @@ class AnsweredProblems:
             return how.right, how.bottom, how.order
 
         return as_responses(self.file, self.name, self.ids, written)
+
+    def as_vlmevalkit(self) -> Iterator[dict[str, Any]]:
+        """Yield what VLMEvalKit's own rule says of each response, where it says anything, missing ones included."""
+        for row in self.file:
+            if row.as_vlmevalkit is not None:
+                id = row.id if self.ids is None else self.ids[row.id]
+                yield {"benchmark": self.name, "id": id, "sample": row.sample, "right": row.as_vlmevalkit}
 
 
 def read_answers(

@@ -82,7 +82,7 @@ def _separated(path: Path) -> Iterator[Any]:
                     f"{path}, line {reader.line_num} has more or fewer cells than the head: put texts that hold "
                     "separators or line ends into quotes"
                 )
-            yield row
+            yield {name: value or None for name, value in row.items()}  # a blank cell holds nothing, as in a workbook
 
 
 def _parquet(path: Path) -> Iterator[Any]:
@@ -130,3 +130,5 @@ _READERS: Mapping[str, Callable[[Path], Iterable[Any]]] = {
     ".xlsx": _workbook,
     ".parquet": _parquet,
 }
+TABLES = (".csv", ".tsv", ".xlsx")
+"""Endings of files whose cells have no types, or those of a spreadsheet."""

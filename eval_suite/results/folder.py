@@ -28,6 +28,8 @@ THUMB_SIDE = 384
 STEPS = ("items.jsonl", "unasked.jsonl", "responses.jsonl", "rule.jsonl", "judge.jsonl", "behaviour.jsonl")
 RESULTS = ("summary.json", "results.md", "results.csv", "results.tex")
 """Files made from the rows, stale as soon as one of them changes."""
+VLMEVALKIT = "vlmevalkit.jsonl"
+"""What VLMEvalKit's own rule says of responses that came in a table of its."""
 PARTS = ("drafts", "sixth")
 """Evaluations inside a folder of the CoMAS protocol."""
 _REDONE = ("versions", "mcq_policy", "reading", "aggregations")

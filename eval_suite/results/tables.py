@@ -274,6 +274,12 @@ def mean_cell(scores: Sequence[Mapping[str, Any] | None]) -> Cell:
     return Cell(percent(mean(known)) if len(known) == len(scores) else DASH)
 
 
+def _vlmevalkit_cell(scores: Mapping[str, Any] | None) -> Cell:
+    """Return the share that VLMEvalKit's own rule credits, without a judge."""
+    theirs = scores.get("vlmevalkit") if scores else None
+    return Cell(percent(theirs["right"], theirs["n"]) if theirs else DASH)
+
+
 def _scores_of(summary: Mapping[str, Any], column: Column) -> Mapping[str, Any] | None:
     scores: Mapping[str, Any] | None = summary["benchmarks"].get(column[0])
     return scores if scores is not None and scores["aggregation"] == column[1] else None
@@ -282,6 +288,8 @@ def _scores_of(summary: Mapping[str, Any], column: Column) -> Mapping[str, Any] 
 def _one(label: str, summary: Mapping[str, Any], columns: Sequence[Column], means: Mapping[str, Members]) -> Table:
     heads: list[tuple[str, Align]] = [("", "left"), ("aggregation", "left"), ("accuracy %", "right")]
     heads += [("correct", "right"), ("of", "right")]
+    beside = any(scores.get("vlmevalkit") for scores in summary["benchmarks"].values())
+    heads += [("as VLMEvalKit %", "right")] * beside
     rows = []
     for name, aggregation in columns:
         scores = summary["benchmarks"][name]
@@ -290,9 +298,10 @@ def _one(label: str, summary: Mapping[str, Any], columns: Sequence[Column], mean
         if scores.get("headline"):
             counts[0] = f"{scores['score'] * scores['total']:,.2f}"
         rows.append([Cell(title(name)), Cell(aggregation), score_cell(scores), *cells(*counts)])
+        rows[-1] += [_vlmevalkit_cell(scores)] * beside
     for suite, members in means.items():
         rows.append([Cell(suite), Cell(""), mean_cell(_of_members(summary, members))])
-        rows[-1] += cells("", "")
+        rows[-1] += cells("", "", *[""] * beside)
     return Table(label, heads, rows, _notes([(label, summary)]))
 
 
@@ -421,6 +430,12 @@ def _caveats(name: str, scores: Mapping[str, Any], of: str) -> Iterator[str]:
         yield f"{name}{of}: mean {scores['score_name']}; {right}% of the answers count as right."
     elif "score" in scores:
         yield f"{name}{of}: mean {scores['score_name']} {scores['score']:.3f}."
+    if theirs := scores.get("vlmevalkit"):
+        yield (
+            f"{name}{of}: VLMEvalKit's own rule (exact matching, no judge) would credit {theirs['right']:,} of "
+            f"{theirs['n']:,} multiple-choice responses, {theirs['there_alone']:,} of them alone; "
+            f"{theirs['here_alone']:,} are right here alone."
+        )
     if scores["tie_rule"]:
         yield f"{name} {scores['aggregation']}: ties by {scores['tie_rule']} ({scores['ties']:,}{of})."
     for record in scores.get("sandbox") or ():
