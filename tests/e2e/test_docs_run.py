@@ -34,7 +34,7 @@ NOT_RUN = {
     r"mmcorl rephrase|rephrased": "tests/e2e/test_rephrase.py, with an endpoint of its own",
     r"mmcorl push|mmcorl card": "tests/unit/test_share.py, with a hub of its own",
     r"mine(\.py)?:": "tests/e2e/test_outside.py",
-    r"steps=300": "three times the quickstart, which tests/e2e/test_quickstart.py runs",
+    r"quickstart steps=300": "three times the quickstart, which tests/e2e/test_quickstart.py runs",
     r"step_000050": "needs fifty steps of a run of the reader's",
     r"=/data/": "moves a run to another machine: tests/e2e/test_run.py",
     r"smollm2|real_pair": "tests/e2e/test_fetched.py",
