@@ -183,6 +183,14 @@ def adapter_for(path_or_id: str | Path, spec: str | None = None) -> ModelAdapter
     return _load(spec, model_type)
 
 
+def context_of(path_or_id: str | Path) -> int | None:
+    """Return the tokens that config.json of a checkpoint says it reads at most; None where it does not say."""
+    config = _config(path_or_id)
+    text = config.get("text_config")
+    known = {**config, **(text if isinstance(text, dict) else {})}.get("max_position_embeddings")
+    return known if isinstance(known, int) else None
+
+
 # -- config.json -----------------------------------------------------------------------------------------
 
 

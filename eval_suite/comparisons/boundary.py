@@ -147,10 +147,8 @@ def boundary(
 
 
 def _folder(path: Path, reporter: Reporter) -> Path:
-    """Return the folder of an evaluation; files of responses are graded first, under one name so that they compare."""
-    if not path.is_file():
-        return path
-    return grade_file(path, reporter=reporter, named="responses", out=path.with_suffix(".boundary")).path
+    """Return the folder of an evaluation; files of responses are graded first."""
+    return grade_file(path, reporter=reporter, out=path.with_suffix(".boundary")).path if path.is_file() else path
 
 
 def _check(evaluations: Sequence[Evaluation], names: Sequence[str]) -> list[str]:

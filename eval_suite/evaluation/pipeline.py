@@ -129,7 +129,6 @@ def grade_file(
     options: GradeOptions | None = None,
     *,
     reporter: Reporter = SILENT,
-    named: str | None = None,
     **changes: Any,
 ) -> Evaluation:
     """Grade a file of responses, or an evaluation folder again.
@@ -138,7 +137,6 @@ def grade_file(
         responses: a .jsonl, .json, .csv, .tsv, .xlsx or .parquet file, or a folder of `evaluate` or `grade_file`.
         options: how it is done; `changes` override its fields.
         reporter: where progress goes; nowhere by default.
-        named: what the problems of a file are called; by default as the file.
 
     Raises:
         UserError: a file without responses or known answers, or a folder that is unfinished.
@@ -148,6 +146,11 @@ def grade_file(
     path = Path(responses)
     answers = replace(answer_form(options), corners=options.corners)
     if path.is_dir():
+        if options.out or options.benchmark:
+            raise UserError(
+                f"{path} is an evaluation, which knows its problems and is graded where it is: leave `out` and "
+                "`benchmark` out, or grade a copy of the folder"
+            )
         if answers != MATHEMATICS:
             raise UserError(
                 f"{path} is an evaluation, which knows how its answers are compared and written: leave `relation`, "
@@ -166,7 +169,7 @@ def grade_file(
             if amended != manifest:
                 folder.write("manifest.json", json.dumps(amended, indent=1, ensure_ascii=True) + "\n")
             return _finish(folder, options, sandbox, judge, reporter)
-    read = read_answers(path, options.benchmark, named=named, answers=answers)
+    read = read_answers(path, options.benchmark, answers=answers)
     name = read.name
     for note in [f"{path}: {note}" for note in read.notes] + (unjudged([name]) if judge is None else []):
         reporter.note(note)
@@ -315,11 +318,19 @@ class EvalJob:
             raise UserError(f"device {self.device!r} cannot be used ({reason}): give cpu or cuda:N") from error
 
     def check_adapter(self) -> None:
-        """Refuse a checkpoint that has no adapter, before anything is written."""
+        """Refuse a checkpoint that has no adapter, or no room for a response, before anything is written."""
         from mmcorl.apps.demos.zoo import resolve
-        from model_adapters.registry import adapter_for
+        from model_adapters.registry import adapter_for, context_of
 
-        adapter_for(resolve(self.model), self.adapter)
+        path = resolve(self.model)
+        adapter_for(path, self.adapter)
+        context = context_of(path)
+        for name, how in self.generation.items():
+            if context is not None and how.max_new_tokens >= context:
+                raise UserError(
+                    f"max_new_tokens is {how.max_new_tokens} for {name}, and {self.model} has a context of {context} "
+                    f"tokens for the prompt and the response: give less than {context}, minus the longest prompt"
+                )
 
     def manifest(self, loaded: Mapping[str, Loaded]) -> dict[str, Any]:
         """Return what the evaluation is about, as its folder records it."""

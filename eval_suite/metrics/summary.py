@@ -230,18 +230,19 @@ def _counts(items: Sequence[Item], outcomes: Sequence[Outcome], judge: Mapping[s
         sum(getattr(o, name) for o in given) for name in ("committed", "cut_off", "unclosed")
     )
     without = len(given) - committed - cut_off - unclosed
+    due = len(outcomes)
     judge = None if len(unjudged) == len(items) else judge
     return {
         "responses": len(given),
         "missing": len(outcomes) - len(given),
         "committed": committed,
-        "format_rate": committed / len(given) if given else None,
+        "format_rate": committed / due,
         "cut_off": cut_off,
-        "cut_off_rate": cut_off / len(given) if given else None,
+        "cut_off_rate": cut_off / due,
         "unclosed": unclosed,
-        "unclosed_rate": unclosed / len(given) if given else None,
+        "unclosed_rate": unclosed / due,
         "no_answer": without,
-        "no_answer_rate": without / len(given) if given else None,
+        "no_answer_rate": without / due,
         "out_of_time": sum(o.reason == OUT_OF_TIME for o in given),
         "judge_recovered": words["yes"],
         "judge_refused": words["no"],

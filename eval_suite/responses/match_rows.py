@@ -75,13 +75,12 @@ def read_answers(
     *,
     golds: bool = True,
     own_name: bool = False,
-    named: str | None = None,
     answers: AnswerForm = MATHEMATICS,
 ) -> AnsweredProblems:
     """Read a file of responses to the problems of `benchmark` (NAME[=PATH]), or to those that it brings itself.
 
     `golds`: its own problems need known answers. `own_name`: they may go by the name of the benchmark that the file
-    states, instead of `named`, by default as the file. `answers`: what these are, where they are no mathematics; a
+    states, instead of that of the file. `answers`: what these are, where they are no mathematics; a
     benchmark says so itself.
     `read_responses` and `join` say what is refused.
     """
@@ -99,7 +98,7 @@ def read_answers(
         answered = set(ids.values())
         items = [item for item in whole if item.id in answered]
     else:
-        name, ids = (next(iter(rows)).benchmark if own_name else None) or named or path.stem, None
+        name, ids = (next(iter(rows)).benchmark if own_name else None) or path.stem, None
         items = as_items(rows, name, golds=golds, answers=answers)
     if answers.corners is not None and (benchmark or answers.form is None):
         raise UserError(f"corners={answers.corners} is for known boxes in {path}, which holds none: leave it out")

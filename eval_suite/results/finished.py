@@ -8,12 +8,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from eval_suite.benchmarks.tasks import BENCHMARKS
 from eval_suite.metrics.aggregate import aggregate
 from eval_suite.metrics.outcomes import Outcome
 from eval_suite.metrics.paired import Paired, Scored, compare, in_hundredths
 from eval_suite.metrics.prompt_protocol import asked_of, protocol_of, sentence
 from eval_suite.metrics.sampled import right_samples
-from eval_suite.results.folder import EvalFolder
+from eval_suite.metrics.summary import items_hash
+from eval_suite.results.folder import EvalFolder, RenamedFolder
 from eval_suite.results.sampled_tables import sampled_tables
 from eval_suite.results.tables import comparison_table, csv_text, grader_text, score_tables, sub_score_tables, title
 from mmcorl.answers import Equivalence
@@ -25,6 +27,8 @@ from mmcorl.run.table import Table, cells, latex, markdown
 
 _REQUIRED = ("items", "total", "wilson", "judge_pending", "unasked", "sub_scores", "unclosed", "out_of_time")
 """Entries of a score without which a summary is one of another version."""
+OWN_PROBLEMS = "responses"
+"""Name of the problems of several files."""
 CHECK = "judge_check.json"
 """How the judge of an evaluation did on labelled rows, as `judge_check` left it there."""
 
@@ -186,7 +190,23 @@ def open_evaluations(paths: Sequence[Path]) -> list[Evaluation]:
         if any(entry not in score for score in scores for entry in _REQUIRED):
             raise UserError(f"{str(path)!r} was summed up by another version: do it again with `mmcorl grade {path}`")
         evaluations.append(Evaluation(label, folder, summary))
-    return evaluations
+    return _under_one_name(evaluations)
+
+
+def _under_one_name(evaluations: list[Evaluation]) -> list[Evaluation]:
+    """Let graded files of different names that answer the same problems, their own, go by one name."""
+    names = [name for evaluation in evaluations for name in evaluation.scores]
+    files = ["responses" in evaluation.folder.manifest for evaluation in evaluations]
+    if not all(files) or any(name in BENCHMARKS for name in names) or len(names) > len(files) or len({*names}) == 1:
+        return evaluations
+    renamed = []
+    for evaluation, name in zip(evaluations, names, strict=True):
+        folder = RenamedFolder(evaluation.path, OWN_PROBLEMS)
+        marks = {id: mark for (_, id), mark in folder.fingerprints().items()}
+        scores = evaluation.scores[name] | {"items": items_hash(marks)}
+        renamed.append(replace(evaluation, folder=folder, summary={"benchmarks": {OWN_PROBLEMS: scores}}))
+    alike = len({evaluation.scores[OWN_PROBLEMS]["items"] for evaluation in renamed}) == 1
+    return renamed if alike else evaluations
 
 
 def labels_of(paths: Sequence[Path]) -> list[str]:

@@ -261,6 +261,25 @@ class EvalFolder(store.Folder):
         return name
 
 
+class RenamedFolder(EvalFolder):
+    """An evaluation of a file's own problems, which go by another name than that of the file; to read only."""
+
+    def __init__(self, path: Path, name: str) -> None:
+        super().__init__(path)
+        self._name = name
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        manifest = super().manifest
+        samples = manifest.get("samples_by_benchmark", {})
+        return manifest | {"samples_by_benchmark": dict.fromkeys([self._name] * len(samples), *samples.values())}
+
+    def stream(self, name: str) -> Iterator[dict[str, Any]]:
+        for row in super().stream(name):
+            renamed = row | {"benchmark": self._name}
+            yield renamed | ({"fingerprint": item_from_row(renamed).fingerprint} if "fingerprint" in row else {})
+
+
 class StoredItems:
     """The items of a folder by (benchmark, id), read when they are asked for."""
 

@@ -23,6 +23,11 @@ Summaries = Sequence[tuple[str, Mapping[str, Any]]]
 """(label, content of summary.json), in the order of the table."""
 
 DASH = "–"
+BREAKDOWN = (
+    "format %: responses that commit to an answer in a form that is read, such as a box or answer tags; cut off, "
+    "unclosed, no answer and missing are the others. All are shares of the responses that were due."
+)
+"""What the endings of the breakdown are."""
 
 
 def score_tables(summaries: Summaries) -> list[Table]:
@@ -353,7 +358,7 @@ def _origins(summaries: Summaries, columns: Sequence[Column]) -> Table:
     """Return per score what the rules credited, what the judge added, and what could not be scored."""
     several = len(summaries) > 1
     heads: list[tuple[str, Align]] = [("", "left"), ("run", "left")] if several else [("", "left")]
-    endings = "format %", "cut off %", "unclosed %", "no answer %"
+    endings = "format %", "cut off %", "unclosed %", "no answer %", "missing %"
     for head in ("n", "rules alone %", "judge recovered", *endings, "judge failed", "judge unclear"):
         heads.append((head, "right"))
     rows = []
@@ -362,11 +367,11 @@ def _origins(summaries: Summaries, columns: Sequence[Column]) -> Table:
             scores = _scores_of(summary, column)
             if scores is None:
                 continue
-            given, total = scores["responses"], scores["total"]
+            due, total = scores["responses"] + scores["missing"], scores["total"]
             rule = percent(scores["rule_correct"], total) if total else DASH
             shares = [
-                percent(scores[key], given, 1) if given and key in scores else DASH
-                for key in ("committed", "cut_off", "unclosed", "no_answer")
+                percent(scores[key], due, 1) if due and key in scores else DASH
+                for key in ("committed", "cut_off", "unclosed", "no_answer", "missing")
             ]
             recovered, *others = (
                 DASH if scores["judge"] is None else f"{scores[key]:,}"
@@ -374,7 +379,7 @@ def _origins(summaries: Summaries, columns: Sequence[Column]) -> Table:
             )
             names = [title(column[0]), label] if several else [title(column[0])]
             rows.append(cells(*names, f"{scores['n']:,}", rule, recovered, *shares, *others))
-    return Table("Score breakdown", heads, rows, [])
+    return Table("Score breakdown", heads, rows, [BREAKDOWN])
 
 
 def _notes(summaries: Summaries) -> list[str]:

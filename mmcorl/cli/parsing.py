@@ -82,6 +82,8 @@ def _unknown(word: str) -> str:
     if near is None and (word in shipped() or word.endswith((".yaml", ".yml"))):
         near = f"train {word}"
     hint = f"did you mean `mmcorl {near}`?" if near else "`mmcorl --help` lists them"
+    if word in ("benchmark", "benchmarks"):
+        hint = "`mmcorl eval --help` lists the benchmarks"
     return f"there is no command {word!r}: {hint}"
 
 

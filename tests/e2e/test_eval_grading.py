@@ -91,7 +91,7 @@ def test_tables_are_written_beside_the_summary_and_again_by_report(cli: Cli, tmp
     # 2 of 4: Wilson's interval is 15.0 to 85.0 (its middle is 1/2, its half width 1.96/2 * sqrt(1/(4 + 1.96^2))).
     half = 100 * 1.959964 / 2 / math.sqrt(4 + 1.959964**2)
     assert f"50.00 <sub>\\[{50 - half:.1f}, {50 + half:.1f}\\]</sub>" in text
-    assert "| sums | 4 | 50.00 | 0 | 100.0 | 0.0 | 0.0 | 0.0 | 0 | 0 |" in text
+    assert "| sums | 4 | 50.00 | 0 | 100.0 | 0.0 | 0.0 | 0.0 | 0.0 | 0 | 0 |" in text
     (row,) = csv.DictReader((folder / "results.csv").read_text().splitlines())
     assert (row["correct"], row["judge_refused"], row["judge_model"]) == ("2", "2", "a_judge")
     assert (folder / "results.tex").read_text().count("\\toprule") == 2

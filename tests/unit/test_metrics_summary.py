@@ -49,7 +49,7 @@ def test_what_is_missing_or_left_undone_is_counted() -> None:
     assert summary(ITEMS, unjudged, judge=JUDGE).items() >= {"judge_pending": 4, "correct": 4, "total": 10}.items()
     assert summary(ITEMS, unjudged).items() >= {"judge": None, "judge_pending": 0}.items()
     lacking = [replace(unjudged[0], correct=False, rule=False, missing=True), *unjudged[1:]]
-    expected = {"missing": 1, "responses": 9, "correct": 3, "format_rate": 8 / 9, "total": 10}
+    expected = {"missing": 1, "responses": 9, "correct": 3, "format_rate": 8 / 10, "total": 10}
     assert summary(ITEMS, lacking).items() >= expected.items()
     # Code is not judged.
     code = [replace(item, kind="code") for item in ITEMS]
