@@ -68,9 +68,9 @@ _STEP = re.compile(
     re.IGNORECASE,
 )
 _PARTS_SENTENCES = re.compile(rf"[.!?;。；,](?=\s)|\n|{_MARK}\S?")
-_LEAD_WORD = re.compile(r"[^\W\d_]+|\d+")
+_LEAD_WORD = re.compile(r"[^\W\d_]+|\d+|[<>≤≥=]|\\[lg]eq?(?![a-z])")
 _COUNT = re.compile(
-    r"\d{1,2}|[a-h]|[ivx]{1,4}|one|two|three|four|other|another|first|second|third|fourth|former|latter|odd|even"
+    r"\d{1,2}|[<>≤≥=]|\\[lg]eq?|[a-h]|[ivx]{1,4}|one|two|three|four|other|another|first|second|third|fourth|former|latter|odd|even"
     r"|positive|negative|left|right|upper|lower"
 )
 _ITEM = re.compile(

@@ -16,30 +16,38 @@ that a language does not extend.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 _BEFORE, _BEHIND = 320, 1000
-_SENTENCE_END = re.compile(r"(?<!e\.g)(?<!z\.B)(?<!i\.e)[.!?](?=[\s$*)\"]|\Z)|[。！？]|\n")
+# The set comes first because it is what a search is fast by.
+_SENTENCE_END = re.compile(r"[.!?。！？\n](?:(?<=[。！？\n])|(?<!e\.g\.)(?<!z\.B\.)(?<!i\.e\.)(?=[\s$*)\"]|\Z))")
+_ABBREVIATIONS = frozenset({"e.g", "z.B", "i.e"})
 # Marks of a list, and words that open a sentence without changing what it says.
 _OPENING = (
     r"(?:[\s>#*_$\-–—•(]|\d+[.)]|(?:so|and|but|now|well|ok|okay|here|let us|let me|let's|we (?:can|could|may))\b,?)*"
 )
+# Sentences that ask to suppose something suppose all of it; conditions end with a comma.
+_SUPPOSE = re.compile(
+    _OPENING + r"(?:suppose|assume|imagine|say|pretend|angenommen|supposons|imaginons|supongamos|supón|supponiamo"
+    r"|suponha|suponhamos|допустим|предположим|załóżmy|stel|anta|antag|misalkan|giả sử)\b",
+    re.IGNORECASE,
+)
 _CONDITION = re.compile(
     _OPENING
-    + r"(?:(?:(?:even )?if|suppos(?:e|ing)|assum(?:e|ing)|imagine|say|pretend|unless|had|were|wenn|falls|angenommen"
-    r"|supposons|imaginons|supongamos|supón|supponiamo|suponha|suponhamos|если|допустим|предположим|jeśli|załóżmy|eğer"
-    r"|stel|anta|antag|jos|pokud|když|jika|misalkan|nếu|giả sử|εάν|αν|לו|אם|إذا|لو|अगर|यदि)\b|s'il\b"
+    + r"(?:(?:(?:even )?if|supposing|assuming|unless|had|were|wenn|falls|если|jeśli|eğer|jos|pokud|když|jika|nếu"
+    r"|εάν|αν|לו|אם|إذا|لو|अगर|यदि)\b|s'il\b"
     # Before a verb these are `one`: `si ottiene`, `se obtiene`.
     r"|s[ie] (?=[$\\]|[a-z]\b|l[aeo]s?\b|el\b|il\b|un|on\b|nous\b|cela\b)"
     r"|如果|假设|假如|假使|假定|若|设|もし|仮に|만약|만일|ถ้า|หาก)",
     re.IGNORECASE,
 )
-_CONSEQUENCE = re.compile(
-    r"[,;:，；：、]|\\(?:Rightarrow|implies|therefore|to)(?![A-Za-z])|[⇒→∴]"
-    r"|\b(?:then|so|thus|hence|therefore|we (?:get|have|find|obtain|see)|it follows|the answer|dann|alors|entonces"
-    r"|allora"
-    r"|então|то|тогда)\b|则|那么|就|ならば|면",
-    re.IGNORECASE,
+_THEN = (
+    r"\\(?:Rightarrow|implies|therefore|to)(?![A-Za-z])|[⇒→∴;；]"
+    r"|\b(?:then|so|thus|hence|therefore|we (?:get|have|find|obtain|see)|it follows|dann|alors|entonces"
+    r"|allora|então|то|тогда)\b|则|那么|就|ならば|면"
 )
+_CONSEQUENCE = re.compile(rf"[,:，：、]|\bthe answer\b|{_THEN}", re.IGNORECASE)
+_STRICT_CONSEQUENCE = re.compile(_THEN, re.IGNORECASE)
 _EXAMPLE = re.compile(
     r"\b(?:for (?:example|instance)|e\.g|(?:an?|one|another) example (?:is|of|would)|z\. ?b|zum beispiel|beispielsweise"
     r"|par exemple|por ejemplo|per esempio|por exemplo|bijvoorbeeld|till exempel|for eksempel|esimerkiksi|na przykład"
@@ -60,6 +68,8 @@ _MISTAKE = re.compile(
     r"|reasoning|approach|calculation|attempt)\b"
     r"|\berreur (?:fréquente|courante|classique|commune)|\berror (?:común|frecuente|típico)|\berrore (?:comune"
     r"|frequente|tipico)"
+    r"|\b(?:réponse (?:incorrecte|fausse)|respuesta (?:incorrecta|errónea)|risposta (?:errata|sbagliata)|fout antwoord"
+    r"|resposta (?:incorreta|errada)|falsche antwort|не(?:верный|правильный) ответ)\b"
     r"|\berro (?:comum|frequente)|常见(?:的)?(?:错误|误区)|错误(?:的)?(?:答案|做法|解法)|误(?:以为|认为)"
     r"|よくある(?:間違い|誤り)|흔한 실수",
     re.IGNORECASE,
@@ -109,23 +119,41 @@ _CORRECTION = re.compile(
 
 def is_denied(before: str) -> bool:
     """Return whether the words before an answer, the last of `before`, keep it from being stated."""
-    if _DENIED.search(before, max(0, len(before) - 48)):
-        return True
+    return _is_unstated(sentence_before(before))
+
+
+def sentence_before(before: str) -> str:
+    """Return the sentence that the end of a text stands in, at most its last 320 characters."""
     window = before[-_BEFORE:]
-    start = max((match.end() for match in _SENTENCE_END.finditer(window)), default=0)
-    sentence = window[start:]
+    start = 1 + max(window.rfind(end) for end in "\n。！？")
+    for end in (". ", "! ", "? ", ".$", ".*", '."'):
+        at = window.rfind(end, start)
+        while at >= 0 and window[max(0, at - 3) : at] in _ABBREVIATIONS:
+            at = window.rfind(end, start, at)
+        start = max(start, at + 1)
+    return window[start:]
+
+
+@lru_cache(maxsize=1 << 12)
+def _is_unstated(sentence: str) -> bool:
+    if _DENIED.search(sentence, max(0, len(sentence) - 48)):
+        return True
+    if (supposed := _SUPPOSE.match(sentence)) is not None:
+        return not _STRICT_CONSEQUENCE.search(sentence, supposed.end())
     if (condition := _CONDITION.match(sentence)) is not None and not _CONSEQUENCE.search(sentence, condition.end()):
         return True
     if (example := _EXAMPLE.search(sentence)) is not None:
         # `for example, 3`: the comma behind the words themselves is no consequence.
         return not _CONSEQUENCE.search(sentence[example.end() :].lstrip(" .,:，："))
-    mistake = _MISTAKE.search(sentence)
-    return mistake is not None and not _CONTRAST.search(sentence, mistake.end())
+    mistakes = [match.end() for match in _MISTAKE.finditer(sentence)]
+    return bool(mistakes) and not _CONTRAST.search(sentence, mistakes[-1])
 
 
 def is_taken_back(behind: str) -> bool:
     """Return whether the words behind an answer, the first of `behind`, take it back."""
     behind = behind[:_BEHIND]
+    if not behind.strip(" $*.}\n"):
+        return False
     if behind.lstrip(" $*_)}]\\")[:1] in {"?", "？"}:
         return True
     if _TAKEN_BACK.search(behind) or _SAID_OF_IT.match(behind):

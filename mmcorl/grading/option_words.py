@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from mmcorl.answers.option_letters import offers_more
 from mmcorl.answers.options import LETTERS
-from mmcorl.grading.wording import NEUTRAL, plain, without_reason
+from mmcorl.grading.wording import NEUTRAL, has_words, plain, without_reason
 
 _OTHER_ALPHABETS = {
     letter: index
@@ -36,6 +36,7 @@ _OPTION_NOUNS = re.compile(
 _CJK_NEUTRAL = re.compile(
     "正确|答案|选项|選択肢|选择|选|應|应|故|是|为|個|个|项|为:|正解|答え|答|は|です|正解は|이다|입니다|정답|정답은|은|는|选为|第(?=[一二三四五六])"
 )
+_NUMBERED = re.compile(r"(?:the )?(?:option|choice|alternative|opción|opção|вариант|选项) ?#?([1-8])", re.IGNORECASE)
 _LABEL = re.compile(
     r"[(\[（【] ?([A-H]) ?[)\]）】]|(?<![^\W\d_'])(?<![\\$^_{])([A-H])(?![^\W\d_]*[A-Za-z_^'])(?! ?[=+*/])"
 )
@@ -49,9 +50,9 @@ def option_said(
 
     `by_value` gives the letters of the options with the value of a text.
     """
-    text = plain(answer)
-    if len(text) > 400 or "?" in text:
+    if not has_words(answer) or "?" in answer:
         return None
+    text = plain(answer)
     text, reason = without_reason(text)
     labels = [first or second for first, second in _LABEL.findall(text)]
     if text.startswith("A ") and labels == ["A"] and not _OPTION_NOUNS.search(text):
@@ -61,6 +62,8 @@ def option_said(
     rest = _LABEL.sub(" ", text)
     positions = {LETTERS.index(label) for label in labels}
     if _OPTION_NOUNS.search(rest):
+        if (numbered := _NUMBERED.fullmatch(rest)) is not None and not by_value(numbered.group(1)):
+            return LETTERS[int(numbered.group(1)) - 1] if 0 < int(numbered.group(1)) <= len(choices) else None
         rest, ordinals = _without_ordinals(rest)
         positions |= ordinals
     if len(positions) != 1 or max(positions) >= len(choices):

@@ -34,7 +34,7 @@ from mmcorl.grading.question import (
 )
 from mmcorl.grading.reference import Reference
 from mmcorl.grading.statements import approximation, around_the_box, contradicts
-from mmcorl.grading.wording import says_words, says_yes_or_no, value_said, words_listed
+from mmcorl.grading.wording import CHANGING, has_words, says_words, says_yes_or_no, value_said, words_listed
 
 _CACHED_QUESTION = 8192
 _NUMBERS = re.compile(r"-?[$0-9.,]{2,}|-?[0-9]+")
@@ -196,7 +196,11 @@ def _compare_option(
 ) -> tuple[bool, str]:
     named = relation.options(answer, choices)
     labels, by_letter = named.labels, named.by_letter
-    if not labels and (letter := option_said(answer, choices, lambda text: relation.options(text, choices).labels)):
+    if (
+        not labels
+        and len(answer) > 1
+        and (letter := option_said(answer, choices, lambda text: relation.options(text, choices).labels))
+    ):
         labels, by_letter = frozenset({letter}), True
     if named.conflict and not labels:
         return False, "a letter with something else than its own value"
@@ -222,7 +226,7 @@ def _compare_option(
 def _compare_free_form(answer: str, gold: str, reference: Reference, relation: Equivalence) -> tuple[bool, str]:
     """Compare an answer as it stands, else what a sentence says, where that is what the answer is."""
     credited, reason = _compare_values(answer, gold, reference, relation)
-    if credited or reason == OUT_OF_TIME or reason not in (NOT_EQUAL,):
+    if credited or reason != NOT_EQUAL or not has_words(answer):
         return credited, reason
     question = reference.question
     if says_yes_or_no(answer, gold, question) or says_words(answer, gold, question):
@@ -267,6 +271,9 @@ def _compare_values(answer: str, gold: str, reference: Reference, relation: Equi
         return _same_size(left, right, relation), "as a size"
     if "ratio" in (left.kind, right.kind) and is_other_way_round(_names(answer), question):
         return False, "a ratio the other way round"
+    if left.unit is not None and left.unit.rpartition(" ")[2] in CHANGING:
+        # `12 minus` and `12 mindestens` count no things.
+        return False, "a word that changes the value"
     if right.kind == "number" and _NOTHING.fullmatch(left.body):
         # `0H` is 0 whatever H is, but no number.
         return False, "an unknown where a number is asked for"

@@ -10,10 +10,11 @@ A statement in the sentence before the box, or anywhere behind it, contradicts t
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from mmcorl.answers import Equivalence
 from mmcorl.answers.boxes import BOX
-from mmcorl.answers.denials import is_denied
+from mmcorl.answers.denials import is_denied, sentence_before
 from mmcorl.answers.options import LETTERS
 from mmcorl.answers.parse import parse
 
@@ -21,7 +22,6 @@ _NUMBER = r"(?:-?(?:\d{1,3}(?:,\d{3})+|\d{1,12})(?:\.\d{1,12})?(?:/\d{1,9})?|-?\
 _VALUE = rf"[*$(\\ ]{{0,6}}({_NUMBER}|[A-H](?![\w']))[*$)\\]{{0,4}}(?: ?(?:\\text\{{)?[A-Za-z%°]{{1,12}}\}}?\$?)?"
 _END = r"(?=\s?(?:[.,;!。，)]|\n|\Z))(?![.,]\d)"
 _IS = r" ?(?:is|should be|must be|equals|=|:)(?: (?:actually|really|in fact|instead|therefore|thus|then))? ?"
-_STATED = re.compile(rf"\b([A-Za-z]{{3,14}}){_IS}{_VALUE}{_END}", re.IGNORECASE)
 _CORRECTED = re.compile(
     r"(?:\b(?:it|this) (?:should|must|ought to) (?:actually |really )?be |\b(?:it|that|the \w+) (?:is"
     r"|was) (?:actually|really|in fact) "
@@ -42,6 +42,13 @@ _APPROXIMATELY = re.compile(
     rf"|[A-Za-z°%]{{1,12}}(?:/[a-z]{{1,6}})?)(?:\^\{{?[23]\}}?|²|³)?)"
 )
 _BEFORE, _BEHIND = 240, 600
+
+
+@lru_cache(maxsize=1 << 10)
+def _stated(quantity: str) -> re.Pattern[str]:
+    """Return what finds the values that the prose gives as the answer, or as a quantity."""
+    subjects = "|".join(f"[{word[0].upper()}{word[0]}]{word[1:]}" for word in ("answer", "result", quantity) if word)
+    return re.compile(rf"(?:{subjects}){_IS}{_VALUE}{_END}")
 
 
 def around_the_box(response: str) -> tuple[str, str]:
@@ -67,25 +74,19 @@ def contradicts(
     answer: str, before: str, behind: str, relation: Equivalence, question: str | None, choices: tuple[str, ...] | None
 ) -> bool:
     """Return whether the prose around a box states another answer than the box does."""
-    if not before.strip() and not behind.strip(" $*.\n"):
+    lead, values = sentence_before(before), []
+    follows = bool(behind.strip(" $*.}\n"))
+    leads = _LEAD.fullmatch(lead) is not None and len(lead) < len(before)
+    if not (leads or follows):
         return False
     quantity = _QUANTITY.search(question or "")
-    subjects = {"answer", "result", quantity.group(1).casefold() if quantity else "answer"} - {"value"}
-    values = [
-        match.group(2)
-        for match in _STATED.finditer(before)
-        # Only in the sentence before the box; an earlier one may be a draft.
-        if match.group(1).casefold() in subjects
-        and _LEAD.fullmatch(before[match.end() :].lstrip(" .!。)"))
-        and not is_denied(before[: match.start()])
-    ]
-    for pattern in (_STATED, _CORRECTED, _IS_THE_ANSWER):
-        values += [
-            match.groups()[-1]
-            for match in pattern.finditer(behind)
-            if (pattern is not _STATED or match.group(1).casefold() in subjects)
-            and not is_denied(behind[: match.start()])
-        ]
+    stated = _stated(quantity.group(1).casefold() if quantity and quantity.group(1).casefold() != "value" else "")
+    if leads:
+        # Only the sentence before that of the box; an earlier one may be a draft.
+        previous = sentence_before(before[: len(before) - len(lead)].rstrip(" .!?。！？\n"))
+        values = [match.group(1) for match in stated.finditer(previous) if not is_denied(previous[: match.start()])]
+    for pattern in (stated, _CORRECTED, _IS_THE_ANSWER) if follows else ():
+        values += [match.group(1) for match in pattern.finditer(behind) if not is_denied(behind[: match.start()])]
     return any(_differ(answer, value, relation, choices) for value in values)
 
 

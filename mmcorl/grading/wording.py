@@ -27,11 +27,11 @@ _NEUTRAL_TEXT = """
 the a an it this that these those is are was were be equals equal there here he she they we i you his her their its our
 has have had gets get got so thus hence therefore final correct right required answer ans result solution value total
 number amount quantity of in to at on for exactly altogether all each together left over remaining respectively
-option choice selection letter first-person
+option choice selection letter namely i.e
 die der das den ein eine es ist sind war gibt hat antwort ergebnis lösung insgesamt richtige also option auswahl
-la le les l un une des il elle y est sont réponse résultat solution total donc choix bonne correcte
-el los las lo una uno es son hay tiene respuesta resultado solución total opción correcta entonces
-o os as um uma é são há tem resposta resultado solução opção correta portanto
+la le les un une des il elle y est sont réponse résultat solution total donc choix bonne correcte
+el los las una uno es son hay tiene respuesta resultado solución total opción correcta entonces
+os as um uma é são há tem resposta resultado solução opção correta portanto
 il lo gli i una è sono ci ha risposta risultato soluzione opzione corretta quindi
 het de een er zijn heeft antwoord uitkomst oplossing optie keuze dus juiste
 det den ett en är er svar svaret resultat løsning lösningen alternativ
@@ -39,7 +39,7 @@ to jest są odpowiedź wynik opcja poprawna zatem je jsou odpověď výsledek mo
 ответ это равен равно равна составляет результат решение вариант правильный правильная правильно всего итого значит
 відповідь варіант правильна cevap sonuç seçenek doğru toplam şık jawaban jawabannya hasilnya adalah pilihan
 đáp án là kết quả lựa chọn απάντηση είναι επιλογή
-الإجابة الجواب هو هي الخيار الاختيار الصحيحة النتيجة उत्तर है विकल्प सही คำตอบ คือ ข้อ ตัวเลือก
+seçeneği الإجابة الجواب هو هي الخيار الاختيار الصحيحة النتيجة उत्तर है विकल्प सही คำตอบ คือ ข้อ ตัวเลือก
 정답 정답은 답 답은 선택지 보기 번 입니다 תשובה התשובה היא הוא אפשרות
 """
 NEUTRAL = frozenset(_NEUTRAL_TEXT.split())
@@ -51,26 +51,28 @@ up than greater smaller larger exceeds exceeding beyond within between from unti
 double doubled triple thrice times multiplied percent per plus minus divided added subtracted dozen hundred thousand
 million billion if unless except excluding but however wrong incorrect false mistake mistaken error invalid impossible
 instead rather wait actually extraneous rejected reject other another lacks lack misses avoids denies doubts
-fails halves doubles triples exceed exclude excludes short every
+fails halves doubles triples exceed exclude excludes short every besides previous squared cubed
 nicht kein keine keinen nie ohne oder etwa ungefähr mindestens höchstens mehr weniger als halb doppelt falsch
 pas ne jamais aucun sans ou environ moins plus que demi faux non nunca sin más menos mitad doble falso ni quizás
 não nem sem mais metade dobro mai senza oppure circa più meno metà doppio niet geen nooit zonder ongeveer
 inte ikke aldrig eller cirka nie bez lub albo około ne není nebo asi не нет без или около примерно больше меньше
 değil veya yaklaşık bukan tidak atau sekitar không hoặc khoảng ليس لا أو नहीं या ไม่ หรือ δεν ή לא או 아니 또는 약
 """
-_CHANGING = frozenset(_CHANGING_TEXT.split())
+CHANGING = frozenset(_CHANGING_TEXT.split())
+"""Words that make another value of one, or no value at all: they deny, hedge, compare, calculate or count."""
 _TAIL_TEXT = "in all total altogether each together left remaining long tall wide old high apiece overall"
 _TAIL = frozenset(_TAIL_TEXT.split())
 _WORDS = re.compile(r"[^\W\d_]+(?:'[^\W\d_]+)?")
 _VALUE = re.compile(r"(?:[-+]?[\d.(\[$]|\\(?!text)|-?(?<![^\W\d_'])[A-Za-z](?![A-Za-z']))")
 _GOVERNING = frozenset({"of", "to", "for", "number", "amount", "quantity", "de", "von", "di", "van", "af", "av"})
 """What before a value makes another of it: the root *of* 3, number 12."""
+_NOUNS = UNIT_WORDS - {"in", "year"}
 # `Lena pays`: a name and a verb.
 _CLAUSE = re.compile(
     r"(?!The |A |An |Not |No |All )[A-Z][a-z]+ "
     r"(?!(?:los|lack|exceed|mis|den|avoid|double|triple|halve|exclude)\w*)[a-z]+s "
 )
-_LABEL = re.compile(r"((?:[^\W\d_]+[ '-]?){1,6})[:：]\s*(?=\S)")
+_LABEL = re.compile(r"([^\W\d_]{1,24}(?:[ '-][^\W\d_]{1,24}){0,5}) ?[:：]\s*(?=\S)")
 _CJK = re.compile(
     r"(?:答案|结果|所以|因此|故|总共|一共|共有|共计|合计|共|为|是|等于|有|答えは|答え|合計|は|정답은|답은|,|:| )*"
 )
@@ -94,14 +96,23 @@ _HEDGING_TEXT = (
     "mistake sometimes but however unless depends both only "
 )
 _HEDGES = frozenset(_HEDGING_TEXT.split())
-_CONGRUENCE = re.compile(r".*\\equiv\s*(.+?)\s*(?:\\p?mod.*|\(?\\?mod\b.*)", re.DOTALL)
+_CONGRUENCE = re.compile(r".*(?<!\\not)\\equiv\s*(.+?)\s*(?:\\p?mod.*|\(?\\?mod\b.*)", re.DOTALL)
 _RATIO_IN_WORDS = re.compile(r"(\d{1,9}) to (\d{1,9})(?: to (\d{1,9}))?")
 _MEANT = ("number", "expression", "list", "union", "ratio", "relation", "matrix")
 
 
 _ROMAN = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox|emph)\s?\{([^{}]{0,400})\}")
-_SPACING = re.compile(r"\\[ ,;:]|\\q?quad(?![A-Za-z])|\$|\*\*|~|\s")
+_SPACING = re.compile(r"\\[ ,;:]|\\q?quad(?![A-Za-z])|\$|\*\*|(?<=[\w}])~(?=[\w\\])|\s")
 _DASHES = str.maketrans("–—−’“”", '---\'""')
+
+
+_LONGEST = 400
+_WRITTEN_OUT = re.compile(r"[^\W\d_](?<![\\A-Za-z].)[^\W\d_]|[^\x00-\x7f]|\\equiv|\\text")
+
+
+def has_words(answer: str) -> bool:
+    """Return whether an answer holds a word and is short, so that it may be a sentence."""
+    return len(answer) <= _LONGEST and _WRITTEN_OUT.search(answer) is not None
 
 
 def plain(answer: str) -> str:
@@ -136,13 +147,11 @@ def words_of(question: str) -> frozenset[str]:
 def are_neutral(words: list[str], question: str | None) -> bool:
     """Return whether words leave a value as it is: neutral ones, names of quantities and those of the question."""
     folded = [word.casefold() for word in words]
-    if any(word in _CHANGING or word.endswith("n't") for word in folded):
+    if any(word in CHANGING or word.endswith("n't") for word in folded):
         return False
     known = words_of(question) if question else frozenset()
     return all(
-        word in NEUTRAL or word in UNIT_WORDS or is_name(word) or stem(word) in known
-        for word in folded
-        if len(word.removesuffix("'s")) > 1
+        word in NEUTRAL or word in UNIT_WORDS or is_name(word) or stem(word) in known for word in folded if word != "a"
     )
 
 
@@ -178,8 +187,6 @@ def without_reason(text: str) -> tuple[str, str]:
 def value_said(answer: str, question: str | None) -> str | None:
     """Return the value that a sentence around it says; None where there is no sentence or a word may change it."""
     text = plain(answer)
-    if len(text) > 400:
-        return None
     if (congruence := _CONGRUENCE.fullmatch(text)) is not None:
         return congruence.group(1)
     if (ratio := _RATIO_IN_WORDS.fullmatch(text)) is not None:
@@ -212,13 +219,16 @@ def _without_sentence(text: str, question: str | None) -> str | None:
     if not lead.strip() and core == text:
         return None
     words = _WORDS.findall(lead)
-    if re.search(r"[^\w\s'-]", lead) or (words and words[-1].casefold() in _GOVERNING):
+    last = words[-1].casefold() if words else ""
+    if re.search(r"[^\w\s'-]", lead) or last in _GOVERNING or last in _NOUNS or (last != "a" and is_name(last)):
         return None
-    return core if are_neutral(words, question) or (not question and _CLAUSE.fullmatch(lead)) else None
+    if not question and _CLAUSE.fullmatch(lead):
+        return core if last not in CHANGING else None
+    return core if are_neutral(words, question) else None
 
 
 def _is_of(word: str, question: str) -> bool:
-    return word.isalpha() and word not in _CHANGING and stem(word) in words_of(question)
+    return word.isalpha() and word not in CHANGING and stem(word) in words_of(question)
 
 
 def _value_start(text: str) -> int | None:
@@ -250,6 +260,8 @@ _YES_NO = {
 _FIRST_WORD = re.compile(r"([^\W\d_]+)\s*[,.;:!-]+\s*(.+)", re.DOTALL)
 _PRONOUNS = frozenset(["it", "they", "he", "she", "this", "that", "these", "those", "there", "we", "you", "i"])
 _COPULA = frozenset(["is", "are", "was", "were", "est", "sont", "ist", "sind", "es", "son", "è", "sono", "é", "são"])
+_WHERE = frozenset({"in", "on", "at"})
+_IS = re.compile(r"(?<=\b[Ii]t)'s\b|(?<=[Tt]hat)'s\b|(?<=\b[SsHh]he)'s\b|(?<=\b[Hh]e)'s\b")
 _ARTICLES = frozenset(["the", "a", "an"])
 _QUESTION = re.compile(
     r"(?:.*[.?!,:]\s*)?(is|are|was|were|do|does|did|can|could|will|would|has|have|had)\s+([^?.]{2,200})\?\s*",
@@ -261,7 +273,7 @@ def says_yes_or_no(answer: str, gold: str, question: str | None) -> bool:
     """Return whether a sentence says the gold, `yes` or `no`: first, or as an answer in full to the question."""
     wanted = _YES_NO.get(gold.casefold().strip(" ."))
     text = plain(answer)
-    if wanted is None or len(text) > 400 or "?" in text:
+    if wanted is None or "?" in text:
         return False
     match = _FIRST_WORD.fullmatch(text)
     first = match.group(1).casefold() if match else ""
@@ -272,7 +284,7 @@ def says_yes_or_no(answer: str, gold: str, question: str | None) -> bool:
     if first != gold.casefold().strip(" .") or _HEDGES & set(words) or set(words) & (_YES_NO.keys() - {first}):
         return False
     denies = any(word in ("not", "never", "cannot", "no") or word.endswith("n't") for word in words)
-    return bool(_REASON.match(rest)) or denies is not wanted
+    return bool(_REASON.match(rest)) or not rest[0].isalpha() or denies is not wanted
 
 
 def _echo(text: str, question: str) -> bool | None:
@@ -296,8 +308,8 @@ def _echo(text: str, question: str) -> bool | None:
 
 def says_words(answer: str, gold: str, question: str | None) -> bool:
     """Return whether a sentence says the words of the gold: `it is a triangle`, `Ann is taller`."""
-    text = plain(answer)
-    if len(text) > 200 or re.search(r"[^\w\s.'-]", text):
+    text = _IS.sub(" is", plain(answer))
+    if re.search(r"[^\w\s.'-]", text):
         return False
     words = [word.casefold() for word in _WORDS.findall(text) if word.casefold() not in _ARTICLES]
     named = [word.casefold() for word in _WORDS.findall(plain(gold)) if word.casefold() not in _ARTICLES]
@@ -307,7 +319,7 @@ def says_words(answer: str, gold: str, question: str | None) -> bool:
     before, behind = words[: starts[0]], words[starts[0] + len(named) :]
     if not are_neutral(before + behind, question):
         return False
-    return (not before or before[-1] in _COPULA) and (not behind or (not before and behind[0] in _COPULA))
+    return (not before or before[-1] in _COPULA | _WHERE) and (not behind or (not before and behind[0] in _COPULA))
 
 
 _AND = re.compile(r",? and |, ?| & |；|; ?")
@@ -320,6 +332,6 @@ def words_listed(text: str) -> list[str] | None:
     known = all(
         item.replace(" ", "").replace("-", "").isalpha() and len(item) > 1 and item.count(" ") < 3 for item in items
     )
-    if len(items) < 2 or not known or any(set(item.split()) & _CHANGING for item in items):
+    if len(items) < 2 or not known or any(set(item.split()) & CHANGING for item in items):
         return None
     return items
