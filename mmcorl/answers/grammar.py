@@ -9,6 +9,7 @@ language that is not here can make no answer of what stands around it.
     label        = "(" mark ")" | mark (")" | "." | ":")  mark: a-h, i-viii, 1-9, in turn
     several      = tuple | set | interval {"\cup" interval} | enumeration | alternatives | order
     tuple        = "(" statement {"," statement} ")"      compared in order, as is a list in square brackets
+                 | column | row | expression "\hat{i}" {sign expression "\hat{j}"}     the same, of coordinates
     set          = "\{" statement {"," statement} "\}"    in any order
     enumeration  = statement {("," | ";" | "and") statement}   any order, unless the question asks for one
     alternatives = statement {("," | "or") statement}     any order; never a tuple
@@ -25,7 +26,8 @@ language that is not here can make no answer of what stands around it.
     atom         = number | letters | symbol | function [argument] factor | command argument {argument}
                  | "(" expression {"," expression} ")" | "|" expression "|" | "\begin{..matrix}" cells "\end{..matrix}"
     letters      = one letter, or up to three that touch what they are multiplied with; capitals name points
-    name         = symbol, `f(2)`, `|AB|`, `(x, y)`, a described quantity such as `the total area`
+    name         = symbol, `f(2)`, `|AB|`, `\bar{x}`, `\frac{dy}{dx}`, `\cos A`, `\det`, `A\cap B`, `(x, y)`, a
+                   described quantity such as `the total area`; `\sin x`, `x^2` and `\max` are none
 
 The sides of a chain that hold no unknown are equal, or the whole is opaque. A side with unknowns is a step on the way
 to the value of a named quantity (`A = bh = 6`) unless it names that quantity, or reads as a value beside another name

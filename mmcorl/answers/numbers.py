@@ -108,12 +108,14 @@ def equal_expressions(a: str, b: str) -> bool | None:
 
 def equal_equations(a: str, b: str) -> bool | None:
     """Return whether the differences of the sides of two equations are multiples of each other; None: undecided."""
-    sides = [read(part.strip()) for text in (a, b) for part in text.split("=")]
-    if len(sides) != 4 or None in sides:
+    parts = [part.strip() for text in (a, b) for part in text.split("=")]
+    sides = [tree for tree in map(read, parts) if tree is not None]
+    if not len(parts) == len(sides) == 4:
         return None
     left, right = (("+", x, ("-", y)) for x, y in (sides[:2], sides[2:]))
-    values = [(_precise(left, sample), _precise(right, sample)) for sample in (1, 2, 3)]
-    if any(x is None or y is None for x, y in values):
+    pairs = [(_precise(left, sample), _precise(right, sample)) for sample in (1, 2, 3)]
+    values = [(x, y) for x, y in pairs if x is not None and y is not None]
+    if len(values) < len(pairs):
         return None
     if any(all(_agree(value[side], values[0][side]) for value in values) for side in (0, 1)):
         # `0x=5` and `0x=7` have no solution, and are not the same for that; constants are compared side by side.

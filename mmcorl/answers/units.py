@@ -239,7 +239,7 @@ _MICROMETERS = re.compile(r"(?<=[\d}])(?:\s|\\,|~){0,4}\\mu\s{0,4}(?:m|\\(?:text
 # `3 m s^{-1}`: units side by side are a product where one has a negative power.
 _GAP = r"(?:\s|\\,|~){1,4}"
 _UNIT = r"(?:k?g|[kcm]?m|mol|[sJNWVAK])(?:\s{0,4}\^\s?(?:\{\s?-?[1-4]\s?\}|[1-4]))?"
-_UNIT_PRODUCT = re.compile(rf"(?<=\d){_GAP}({_UNIT}(?:{_GAP}{_UNIT}){{1,4}})\s*\.?\s*$")
+_UNIT_PRODUCT = re.compile(rf"(?<=[\d}}]){_GAP}({_UNIT}(?:{_GAP}{_UNIT}){{1,4}})\s*\.?\s*$")
 _BETWEEN_UNITS = re.compile(rf"{_GAP}(?=[A-Za-z])")
 
 
