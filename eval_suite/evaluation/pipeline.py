@@ -329,7 +329,7 @@ class EvalJob:
             if context is not None and how.max_new_tokens >= context:
                 raise UserError(
                     f"max_new_tokens is {how.max_new_tokens} for {name}, and {self.model} has a context of {context} "
-                    f"tokens for the prompt and the response: give less than {context}, minus the longest prompt"
+                    f"tokens for prompt and response: give max_new_tokens=N, below {context} by the longest prompt"
                 )
 
     def manifest(self, loaded: Mapping[str, Loaded]) -> dict[str, Any]:

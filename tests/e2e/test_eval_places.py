@@ -119,7 +119,7 @@ def test_own_rows_are_compared_as_the_checkpoint_was_trained(
     places = ("columns.answer=bbox", "places.unit=pixels", "places.corners=xywh")
 
     def planned(model: str, source: Path = own, data_set: tuple[str, ...] = places, **changes: Any) -> tuple[Item, str]:
-        options = EvalOptions(data_set=data_set, **changes)
+        options = EvalOptions(data_set=data_set, max_new_tokens=8, **changes)
         _, loaded, _ = prepare(model, tmp_path / "out", f"mine={source}", options, SILENT)
         return loaded["mine"].items[0], " ".join(loaded["mine"].notes)
 
