@@ -22,7 +22,8 @@ from eval_suite.benchmarks.tasks import BENCHMARKS, Loaded, parse_benchmarks
 from eval_suite.comparisons.join_sources import GatheredResponses, GradedSource, Source, join_sources, repeated
 from eval_suite.evaluation import steps
 from eval_suite.evaluation.generation import generation_for, training_of
-from eval_suite.evaluation.pipeline import EvalJob, aggregations_of, device_of
+from eval_suite.evaluation.pipeline import EvalJob, device_of
+from eval_suite.evaluation.protocols import aggregations_of
 from eval_suite.metrics.prompt_protocol import asked_of
 from eval_suite.options import DEFAULT_POLICY, DiversityOptions
 from eval_suite.reporter import Reporter, counted

@@ -16,8 +16,7 @@ from eval_suite.benchmarks.custom_data import HELD_OUT, held_out, load_rows, ope
 from eval_suite.benchmarks.tasks import BENCHMARKS, Loaded, parse_benchmarks, unjudged
 from eval_suite.evaluation import steps
 from eval_suite.evaluation.generation import OWN_PROMPT, Generation, generation_for, training_of
-from eval_suite.evaluation.protocols import forms_of, under_protocol, with_judge_end
-from eval_suite.metrics.aggregate import default_aggregation, parse_aggregation
+from eval_suite.evaluation.protocols import aggregations_of, forms_of, under_protocol, with_judge_end
 from eval_suite.metrics.prompt_protocol import grouped, sentence, settings_text
 from eval_suite.options import DEFAULT_POLICY, CodeOptions, EvalOptions, GradeOptions, GradingOptions, JudgeOptions
 from eval_suite.reporter import SILENT, Reporter
@@ -429,17 +428,6 @@ def _compared_as(trained: TrainedWith, options: EvalOptions) -> EvalOptions:
         )
     threshold = trained.threshold if options.threshold is None else options.threshold
     return options.model_copy(update={"relation": trained.relation, "threshold": threshold})
-
-
-def aggregations_of(requested: str | None, samples: Mapping[str, int]) -> dict[str, str]:
-    """Return the requested aggregation, else the benchmark's own for that many samples, else pass@1 or avg@k."""
-    aggregations = {}
-    for name, count in samples.items():
-        official = name in BENCHMARKS and BENCHMARKS[name].samples == count
-        usual = BENCHMARKS[name].aggregation if official else default_aggregation(count)
-        aggregations[name] = requested or usual
-        parse_aggregation(aggregations[name], count)  # refused before work starts
-    return aggregations
 
 
 def open_judge(options: JudgeOptions) -> JudgeSettings | VllmJudge | None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar, get_args
 
 from eval_suite.benchmarks.tasks import BENCHMARKS
+from eval_suite.metrics.aggregate import default_aggregation, parse_aggregation
 from eval_suite.options import EvalOptions, GradingOptions, ProtocolName
 from mmcorl.errors import UserError
 
@@ -130,3 +131,14 @@ def with_judge_end(options: AnyOptions, protocol: ProtocolName | None) -> AnyOpt
     if protocol is None or options.judge is None or {"judge_end", "judge_format"} & options.model_fields_set:
         return options
     return type(options).build(options, {"judge_end": PROTOCOLS[protocol].judge_end})
+
+
+def aggregations_of(requested: str | None, samples: Mapping[str, int]) -> dict[str, str]:
+    """Return the requested aggregation, else the benchmark's own for that many samples, else pass@1 or avg@k."""
+    aggregations = {}
+    for name, count in samples.items():
+        official = name in BENCHMARKS and BENCHMARKS[name].samples == count
+        usual = BENCHMARKS[name].aggregation if official else default_aggregation(count)
+        aggregations[name] = requested or usual
+        parse_aggregation(aggregations[name], count)  # refused before work starts
+    return aggregations

@@ -20,6 +20,7 @@ from mmcorl.answers.latex import clean
 from mmcorl.answers.numbers import constant_value
 from mmcorl.answers.parse import ParsedAnswer, parse
 from mmcorl.answers.relation_base import LONGEST
+from mmcorl.answers.units import UNIT_WORDS
 from mmcorl.grading.finish import finish_of
 from mmcorl.grading.gold import clean_gold
 from mmcorl.grading.items import McqPolicy
@@ -271,7 +272,7 @@ def _compare_values(answer: str, gold: str, reference: Reference, relation: Equi
         return _same_size(left, right, relation), "as a size"
     if "ratio" in (left.kind, right.kind) and is_other_way_round(_names(answer), question):
         return False, "a ratio the other way round"
-    if left.unit is not None and left.unit.rpartition(" ")[2] in CHANGING:
+    if left.unit is not None and left.unit.rpartition(" ")[2] in CHANGING - UNIT_WORDS:
         # `12 minus` and `12 mindestens` count no things.
         return False, "a word that changes the value"
     if right.kind == "number" and _NOTHING.fullmatch(left.body):
