@@ -125,7 +125,9 @@ def is_denied(before: str) -> bool:
 def sentence_before(before: str) -> str:
     """Return the sentence that the end of a text stands in, at most its last 320 characters."""
     window = before[-_BEFORE:]
-    start = 1 + max(window.rfind(end) for end in "\n。！？")
+    start = 1 + window.rfind("\n")
+    if not window.isascii():
+        start = max(start, *(1 + window.rfind(end) for end in "。！？"))
     for end in (". ", "! ", "? ", ".$", ".*", '."'):
         at = window.rfind(end, start)
         while at >= 0 and window[max(0, at - 3) : at] in _ABBREVIATIONS:

@@ -106,7 +106,7 @@ def apply_rules(
         answer = without_braced_commas(answer, decimal)
         answer = with_decimal_points(answer) if decimal else answer
     credited, reason = _compare(answer, reference, relation, mcq_policy)
-    if extraction.source == "boxed" and "box" in response[:-1]:
+    if extraction.source == "boxed":
         before, behind = around_the_box(response)
         if contradicts(answer, before, behind, relation, reference.question, choices_of(reference)):
             return RuleResult(None, False, False, False, "the prose around the box states another answer")

@@ -60,7 +60,7 @@ değil veya yaklaşık bukan tidak atau sekitar không hoặc khoảng ليس ل
 """
 CHANGING = frozenset(_CHANGING_TEXT.split())
 """Words that make another value of one, or no value at all: they deny, hedge, compare, calculate or count."""
-_TAIL_TEXT = "in all total altogether each together left remaining long tall wide old high apiece overall"
+_TAIL_TEXT = "in all total altogether each together left remaining long tall wide old high apiece overall of them"
 _TAIL = frozenset(_TAIL_TEXT.split())
 _WORDS = re.compile(r"[^\W\d_]+(?:'[^\W\d_]+)?")
 _VALUE = re.compile(r"(?:[-+]?[\d.(\[$]|\\(?!text)|-?(?<![^\W\d_'])[A-Za-z](?![A-Za-z']))")
@@ -93,7 +93,7 @@ _REASON_BEHIND = re.compile(
 )
 _HEDGING_TEXT = (
     "or either maybe perhaps possibly probably might could wait wrong incorrect unsure guess actually instead "
-    "mistake sometimes but however unless depends both only "
+    "mistake sometimes but however unless depends "
 )
 _HEDGES = frozenset(_HEDGING_TEXT.split())
 _CONGRUENCE = re.compile(r".*(?<!\\not)\\equiv\s*(.+?)\s*(?:\\p?mod.*|\(?\\?mod\b.*)", re.DOTALL)
