@@ -203,8 +203,8 @@ def _without_sentence(text: str, question: str | None) -> str | None:
         if is_name(name):
             return f"{name} = {rest}" if len(name) > 2 else None
         return rest if are_neutral(_WORDS.findall(label.group(1)), question) else None
-    if not text.isascii() and (lead := _CJK.match(text)) is not None and lead.end():
-        rest = text[lead.end() :]
+    if not text.isascii() and (opening := _CJK.match(text)) is not None and opening.end():
+        rest = text[opening.end() :]
         return rest if rest[:1].isdigit() or rest[:1] in "-\\([" else None
     start = _value_start(text)
     if start is None:
