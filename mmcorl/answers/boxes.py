@@ -44,16 +44,21 @@ _NO_OPERATORS = frozenset({r"\text", r"\textbf", r"\mathrm", r"\quad", r"\qquad"
 _SPACES_ONLY = frozenset({r"\,", r"\;", r"\:", r"\!", r"\ "})
 _MEASURE = (
     "[cmdk]?m|k?g|mg|mL|ft|kilomet(?:er|re)s?|centimet(?:er|re)s?|millimet(?:er|re)s?|met(?:er|re)s?|inch(?:es)?"
-    "|feet|foot|yards?|miles?|(?:kilo|milli)?grams?|liters?|litres?|seconds?|minutes?|hours?|days?|weeks?|months?|years?|degrees?"
+    "|feet|foot|yards?|miles?|(?:kilo|milli)?grams?|liters?|litres?|seconds?|minutes?|hours?|days?|weeks?|months?"
+    "|years?|degrees?"
     "|radians?|cents?|dollars?|percent|hundred|thousand|million|billion|trillion|dozen"
 )
+_POWER_BEHIND = r"\s?\^\s?(?:\{\s?-?[1-4]\s?\}|[1-4])|²|³"
 _UNIT_BEHIND = re.compile(
     r"(?:\s|\\[ ,;:]|~|\$(?=\s?\$?\\)){0,4}"
     rf"(?:\\(?:text|mathrm|textrm)\s?\{{(?:\s|\\[ ,])?(?:{_MEASURE})\s?\}}|(?:{_MEASURE})"
-    r"(?![A-Za-z'-]))(?:\s?\^\s?(?:\{\s?-?[1-4]\s?\}|[1-4])|²|³)?|\s?\\?%"
+    rf"(?![A-Za-z'-]))(?:{_POWER_BEHIND})?(?: ?(?:/|per\b) ?(?:{_MEASURE}|s|sec|h|hr"
+    rf"|min)(?![A-Za-z'-])(?:{_POWER_BEHIND})?)?"
+    r"|\s?\\?%"
 )
 _SIGN_BEFORE = re.compile(
-    r"(?:(?<![A-Za-z\\])(?:minus|negative)|\\text\s?\{(?:minus|negative)\s?\}|\\pm|±)(?:[\s$]|\\[()]){0,4}\Z|(?<![\w-])[-−–]\$?\Z"
+    r"(?:(?<![A-Za-z\\])(?:minus|negative)|\\text\s?\{(?:minus|negative)\s?\}|\\pm|±)(?:[\s$]|\\[()]){0,4}\Z"
+    r"|(?<![\w-])[-−–]\$?\Z"
 )
 # Between the boxes of one answer: `\boxed{1} \text{ and } \boxed{2}`, `x = \boxed{1}, y = \boxed{2}`.
 _JOINT = re.compile(
@@ -70,7 +75,8 @@ _STEP = re.compile(
 _PARTS_SENTENCES = re.compile(rf"[.!?;。；,](?=\s)|\n|{_MARK}\S?")
 _LEAD_WORD = re.compile(r"[^\W\d_]+|\d+|[<>≤≥=]|\\[lg]eq?(?![a-z])")
 _COUNT = re.compile(
-    r"\d{1,2}|[<>≤≥=]|\\[lg]eq?|[a-h]|[ivx]{1,4}|one|two|three|four|other|another|first|second|third|fourth|former|latter|odd|even"
+    r"\d{1,2}|[<>≤≥=]|\\[lg]eq?|[a-h]|[ivx]{1,4}|one|two|three|four|other|another|first|second|third|fourth|former"
+    r"|latter|odd|even"
     r"|positive|negative|left|right|upper|lower"
 )
 _ITEM = re.compile(

@@ -28,7 +28,8 @@ _OPENING = (
 )
 # Sentences that ask to suppose something suppose all of it; conditions end with a comma.
 _SUPPOSE = re.compile(
-    _OPENING + r"(?:suppose|assume|imagine|say|pretend|angenommen|supposons|imaginons|supongamos|supón|supponiamo"
+    _OPENING + r"(?:suppose|assume|imagine|pretend|say(?=(?: that| the \w+ (?:is|was|were)|,? ?[A-Za-z]? ?[$\\=]"
+    r"|,? ?\Z))|angenommen|supposons|imaginons|supongamos|supón|supponiamo"
     r"|suponha|suponhamos|допустим|предположим|załóżmy|stel|anta|antag|misalkan|giả sử)\b",
     re.IGNORECASE,
 )
@@ -75,7 +76,8 @@ _MISTAKE = re.compile(
     re.IGNORECASE,
 )
 _CONTRAST = re.compile(
-    r";|\b(?:but|however|instead|whereas|while|yet|aber|jedoch|sondern|mais|pero|sino|ma|mas|но|а)\b"
+    r";|, (?:so|hence|thus|therefore|leaving) ?\W{0,2}\Z|\b(?:but|however|instead|whereas|while|yet|aber|jedoch"
+    r"|sondern|mais|pero|sino|ma|mas|но|а)\b"
     r"|\b(?:right|correct|correctly|true|actual|proper)\b|但|而|正确|しかし|하지만|정답",
     re.IGNORECASE,
 )
@@ -85,21 +87,23 @@ _DENIED = re.compile(
     re.IGNORECASE,
 )
 _WRONG = r"(?:wrong|incorrect|mistaken|false|invalid|impossible|an? (?:mistake|error|typo))"
+_NOT_SO = r"not (?:the|right|correct|valid|possible|allowed|a solution|an answer|what)\b"
 _TAKEN_BACK = re.compile(
     r"\b(?:(?-i:Wait\b)|wait[,.!…]|hold on|oops|(?:scratch|strike|disregard|ignore|forget) (?:that|this|it"
     r"|the (?:above|previous|last))"
     r"|my (?:mistake|bad|apologies)|on second thoughts?|i take (?:that|it|this) back|i meant|i stand corrected"
-    r"|actually,? (?:no|that|this|it)|let me (?:correct|fix))(?![A-Za-z])"
+    r"|actually,? (?:no|(?:that|this|it)(?:'s| is| was| should| must))|let me (?:correct|fix))(?![A-Za-z])"
     r"|\b(?:this|that|it|which|my answer|(?:the )?(?:above|box\w*|previous) ?\w{0,6})"
     rf"(?:(?: (?:is|was|seems|looks|must be|would be)|'s) (?:\w{{1,10}} ){{0,2}}?(?:not (?:right|correct"
     rf"|the (?:\w+ )?answer)|{_WRONG})"
     r"| (?:isn't|wasn't|can't be|cannot be) (?:right|correct|the (?:\w+ )?answer))\b"
-    r"|\bI (?:made|forgot|overlooked|misread|miscalculated|mis\w{3,12})\b|等等|不对|错了|更正",
+    r"|\bI (?:made (?:\w{1,9} ){1,2}(?:mistake|error|slip|typo)|forgot|overlooked|misread|miscalculated"
+    r"|mis\w{3,12})\b|等等|不对|错了|更正",
     re.IGNORECASE,
 )
 # The sentence of the box goes on: `\boxed{14} is wrong`, `\boxed{14} would not be right`.
 _SAID_OF_IT = re.compile(
-    rf"[\s$*_)}}\]\\]{{0,12}}(?:is|was|would be|are|must be|seems) (?:\w{{1,10}} ){{0,2}}?(?:not\b|{_WRONG}\b)"
+    rf"[\s$*_)}}\]\\]{{0,12}}(?:is|was|would be|are|must be|seems) (?:\w{{1,10}} ){{0,2}}?(?:{_NOT_SO}|{_WRONG}\b)"
     r"|[\s$*_)}\]\\]{0,12}(?:isn't|wasn't|can't be|cannot be|would not be|wouldn't be)\b",
     re.IGNORECASE,
 )
@@ -125,7 +129,9 @@ def is_denied(before: str) -> bool:
 def sentence_before(before: str) -> str:
     """Return the sentence that the end of a text stands in, at most its last 320 characters."""
     window = before[-_BEFORE:]
-    start = 1 + max(window.rfind(end) for end in "\n。！？")
+    start = 1 + window.rfind("\n")
+    if not window.isascii():
+        start = max(start, *(1 + window.rfind(end) for end in "。！？"))
     for end in (". ", "! ", "? ", ".$", ".*", '."'):
         at = window.rfind(end, start)
         while at >= 0 and window[max(0, at - 3) : at] in _ABBREVIATIONS:

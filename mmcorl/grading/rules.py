@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Literal
 
 from mmcorl.answers import Equivalence, extract
+from mmcorl.answers.denials import sentence_before
 from mmcorl.answers.extract import extract_prose
 from mmcorl.answers.grammar import split_top_level
 from mmcorl.answers.language import with_decimal_points, without_braced_commas, writes_decimal_commas
@@ -116,13 +117,13 @@ def apply_rules(
         answer = without_braced_commas(answer, decimal)
         answer = with_decimal_points(answer) if decimal else answer
     credited, reason = _compare(answer, reference, relation, mcq_policy)
-    if extraction.source == "boxed" and "box" in response[:-1]:
+    if extraction.source == "boxed":
         before, behind = around_the_box(response)
         if contradicts(answer, before, behind, relation, reference.question, choices_of(reference)):
             return RuleResult(None, False, False, False, "the prose around the box states another answer")
         if credited and (rounded := approximation(behind)) is not None:
             credited, reason = _compare(rf"{answer} \approx {rounded}", reference, relation, mcq_policy)
-        if credited and is_other_way_round(before.rpartition("\n")[2].rpartition(". ")[2], reference.question):
+        if credited and reference.question and is_other_way_round(sentence_before(before), reference.question):
             credited, reason = False, "a ratio the other way round"
     return RuleResult(extraction.answer, True, False, credited, reason)
 

@@ -41,7 +41,9 @@ _APPROXIMATELY = re.compile(
     rf"aproximadamente|circa|约|大约)\s?\$?({_NUMBER}(?:\s|\\[ ,]){{0,3}}(?:\\(?:text|mathrm)\{{[^{{}}]{{1,24}}\}}"
     rf"|[A-Za-z°%]{{1,12}}(?:/[a-z]{{1,6}})?)(?:\^\{{?[23]\}}?|²|³)?)"
 )
+_BRACE = re.compile(r"[{}]")
 _BEFORE, _BEHIND = 240, 600
+_ENDS_LEAD = (".", "!", "。", ":", "：", ",", "nswer", "so", "thus", "herefore")
 
 
 @lru_cache(maxsize=1 << 10)
@@ -58,9 +60,9 @@ def around_the_box(response: str) -> tuple[str, str]:
         return "", ""
     box = boxes[-1]
     depth, end = 1, box.end()
-    while end < len(response) and depth:
-        depth += (response[end] == "{") - (response[end] == "}")
-        end += 1
+    while depth and (brace := _BRACE.search(response, end)) is not None:
+        depth += 1 if brace.group() == "{" else -1
+        end = brace.end()
     return response[max(0, box.start() - _BEFORE) : box.start()], response[end : end + _BEHIND]
 
 
@@ -74,14 +76,14 @@ def contradicts(
     answer: str, before: str, behind: str, relation: Equivalence, question: str | None, choices: tuple[str, ...] | None
 ) -> bool:
     """Return whether the prose around a box states another answer than the box does."""
-    lead, values = sentence_before(before), []
-    follows = bool(behind.strip(" $*.}\n"))
-    leads = _LEAD.fullmatch(lead) is not None and len(lead) < len(before)
+    values: list[str] = []
+    follows, leads = bool(behind.strip(" $*.}\n")), before.rstrip(" *$#\\([\n").endswith(_ENDS_LEAD)
     if not (leads or follows):
         return False
     quantity = _QUANTITY.search(question or "")
     stated = _stated(quantity.group(1).casefold() if quantity and quantity.group(1).casefold() != "value" else "")
-    if leads:
+    lead = sentence_before(before) if leads else ""
+    if leads and _LEAD.fullmatch(lead):
         # Only the sentence before that of the box; an earlier one may be a draft.
         previous = sentence_before(before[: len(before) - len(lead)].rstrip(" .!?。！？\n"))
         values = [match.group(1) for match in stated.finditer(previous) if not is_denied(previous[: match.start()])]

@@ -60,7 +60,7 @@ değil veya yaklaşık bukan tidak atau sekitar không hoặc khoảng ليس ل
 """
 CHANGING = frozenset(_CHANGING_TEXT.split())
 """Words that make another value of one, or no value at all: they deny, hedge, compare, calculate or count."""
-_TAIL_TEXT = "in all total altogether each together left remaining long tall wide old high apiece overall"
+_TAIL_TEXT = "in all total altogether each together left remaining long tall wide old high apiece overall of them"
 _TAIL = frozenset(_TAIL_TEXT.split())
 _WORDS = re.compile(r"[^\W\d_]+(?:'[^\W\d_]+)?")
 _VALUE = re.compile(r"(?:[-+]?[\d.(\[$]|\\(?!text)|-?(?<![^\W\d_'])[A-Za-z](?![A-Za-z']))")
@@ -93,7 +93,7 @@ _REASON_BEHIND = re.compile(
 )
 _HEDGING_TEXT = (
     "or either maybe perhaps possibly probably might could wait wrong incorrect unsure guess actually instead "
-    "mistake sometimes but however unless depends both only "
+    "mistake sometimes but however unless depends "
 )
 _HEDGES = frozenset(_HEDGING_TEXT.split())
 _CONGRUENCE = re.compile(r".*(?<!\\not)\\equiv\s*(.+?)\s*(?:\\p?mod.*|\(?\\?mod\b.*)", re.DOTALL)
@@ -203,8 +203,8 @@ def _without_sentence(text: str, question: str | None) -> str | None:
         if is_name(name):
             return f"{name} = {rest}" if len(name) > 2 else None
         return rest if are_neutral(_WORDS.findall(label.group(1)), question) else None
-    if not text.isascii() and (lead := _CJK.match(text)) is not None and lead.end():
-        rest = text[lead.end() :]
+    if not text.isascii() and (opening := _CJK.match(text)) is not None and opening.end():
+        rest = text[opening.end() :]
         return rest if rest[:1].isdigit() or rest[:1] in "-\\([" else None
     start = _value_start(text)
     if start is None:

@@ -145,7 +145,7 @@ def test_many_rows_have_the_verdicts_of_one_by_one_in_order_as_they_come():
         list(grade_many([{"response": "1", "gold": 1}, {"response": "1"}]))
     with pytest.raises(UserError, match="row 0 has 'choice'"):
         list(grade_many([{"response": "1", "gold": 1, "choice": []}]))
-    with pytest.raises(TypeError, match="response is None"):
+    with pytest.raises(UserError, match="response is None"):
         list(grade_many([{"response": None, "gold": 1}]))
 
 
