@@ -28,8 +28,7 @@ _COMPUTED = re.compile(r".+[-+].*|.*\\(?:cdot|times|div).*", re.DOTALL)
 _INDEXED = re.compile(r"\\?([A-Za-z]+)_?\{?(\w{0,6})\}?")
 _INEQUALITY = re.compile(r"(<|>|\\le(?![A-Za-z])|\\ge(?![A-Za-z]))")
 _MIRRORED = {"<": ">", ">": "<", r"\le": r"\ge", r"\ge": r"\le"}
-_LINES = {("m", "b"), ("m", "c"), ("k", "b"), ("k", "m")}
-"""Slope and intercept, whose order is that of `y = mx + b`."""
+_LINES = {("m", "b"), ("m", "c"), ("k", "b"), ("k", "m")}  # in the order of `y = mx + b`
 _SUM = re.compile(r"\\(?:sum|prod)_(?:\{[^{}]*\}|\w)\^(?:\{[^{}]*\}|\w|\\infty(?![A-Za-z]))")
 _SYMBOLS = {
     "slope": ("m", "k"),

@@ -131,6 +131,7 @@ _COMMAND_SYNONYMS = (
     (re.compile(r"\\geq(?:slant)?(?![A-Za-z])"), r"\\ge "),
     (re.compile(r"\\neq(?![A-Za-z])"), r"\\ne "),
     (re.compile(r"\\lt(?![A-Za-z])"), "<"),
+    (re.compile(r"\\colon(?![A-Za-z])"), ":"),
     (re.compile(r"\\gt(?![A-Za-z])"), ">"),
     (re.compile(r"\\(?:ast|bullet)(?![A-Za-z])"), r"\\cdot "),
     (re.compile(r"\\[cd]dots(?![A-Za-z])|\\dots(?![A-Za-z])"), r"\\ldots "),
@@ -162,8 +163,8 @@ _PREFIX = re.compile(
 _THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?![\d,])")
 # In `0.\overline{3}` the dot is the decimal point.
 _DANGLING_DOT = re.compile(r"(?<=\d)\.(?![\d.]|\\(?:overline|bar|dot)\{)")
-# `0.1666...`: digits written three times and then dots repeat for ever.
-_GOES_ON = re.compile(r"(?<![\d.])(\d{1,9}\.\d{0,9}?)(\d{1,6}?)\2{2,20}\s{0,4}\\ldots(?![A-Za-z])")
+# `0.1666...` and `0.123123...`: digits written three times, or several twice, and then dots repeat for ever.
+_GOES_ON = re.compile(r"(?<![\d.])(\d{1,9}\.\d{0,9}?)(?:(\d{1,6}?)\2{2,20}|(\d{3,6}?)\3)\s{0,4}\\ldots(?![A-Za-z])")
 _CURRENCY = re.compile(
     r"(-?)\s{0,4}(\\\$|£|€|¥|₹)\s{0,4}(-?[\d.,]+|\\frac\{\d+\}\{\d+\})"
     r"(?:\s{0,4}(thousand|million|billion|trillion|bn)|([kKmMbB]))?(?![A-Za-z])"
@@ -324,7 +325,11 @@ def _latex(text: str) -> str:
         text = _CURRENCY_BEHIND.sub(lambda m: f" {_CURRENCY_NAMES[m.group(1)]} ", _CURRENCY.sub(_amount, text))
     text = _IDLE_PLUS.sub(r"\1", text) if "+" in text else text
     text = _LOOSE_DEGREES.sub("°", text) if "^" in text or r"\circ" in text else text
-    text = _GOES_ON.sub(r"\1\\overline{\2}", text) if r"\ldots" in text else text
+    text = (
+        _GOES_ON.sub(lambda m: rf"{m.group(1)}\overline{{{m.group(2) or m.group(3)}}}", text)
+        if r"\ldots" in text
+        else text
+    )
     if _LETTERS.search(text):
         text = _TIMES_TEN.sub(r"\\times ", text)
         text = _WORDS.sub(lambda word: _WORD_COMMANDS.get(word.group(1), rf"\{word.group(1)} "), text)

@@ -183,15 +183,13 @@ def _is_whole(tree: Node) -> bool:
 
 @lru_cache(maxsize=1 << 13)
 def _approximate(tree: Node, sample: int) -> complex | None:
-    """Evaluate an expression with every variable set to a number that depends on `sample`; None where it has no value.
-
-    The numbers of mpmath know no overflow: what is too large for a float is not worked out further.
-    """
+    """Return the value in floats, each variable a number that depends on `sample`; None where there is none."""
     value = _value(tree, sample, precise=False)
     return None if value is None or not cmath.isfinite(value) else complex(value)
 
 
 def _precise(tree: Node, sample: int) -> Value | None:
+    # What is too large for a float is not worked out: mpmath knows no overflow.
     return None if _approximate(tree, sample) is None else _value(tree, sample, precise=True)
 
 

@@ -70,7 +70,7 @@ _add("%", r"\%", "percent", "percentage", "pct", "per cent")
 _add("USD", "dollar", "dollars", "bucks")
 _add("cent", "cents")
 _add("EUR", "euro", "euros")
-_add("GBP")
+_add("GBP", "pounds sterling", "pound sterling")
 _add("CNY", "yuan", "元")
 _add("JPY", "yen")
 _add("INR", "rupee", "rupees", "Rs")
@@ -107,7 +107,7 @@ for _russian, _unit in {
 }.items():  # fmt: skip
     _ALIASES[_russian] = _unit
 _add("nmi", "nautical miles", "nautical mile")
-_add(r"m \cdot newton", "Nm")
+_add(r"m \cdot newton", "Nm", "N m", r"N\cdot m")
 _add(r"knewton \cdot m", "kNm")
 _add(r"hr \cdot kwatt", "kWh")
 _add("RUB")
