@@ -192,8 +192,8 @@ def _reach(
     n = len(before) // len(items)
     right = [right_samples(items, outcomes) for outcomes in (before, after)]
     reached, lost = (tuple(item.id for item in items if not a[item.id] and b[item.id]) for a, b in (right, right[::-1]))
-    changed = [changes(measures, items, *right) for measures in (passes(n), covers(n))]
-    return Reach(benchmark, who, len(items), len({item.cluster for item in items}), n, *changed, reached, lost)
+    passed, covered = (changes(measures, items, *right) for measures in (passes(n), covers(n)))
+    return Reach(benchmark, who, len(items), len({item.cluster for item in items}), n, passed, covered, reached, lost)
 
 
 def _points(change: Change) -> str:

@@ -215,7 +215,8 @@ def _known(file: Path, content: str, rows: Sequence[Labelled]) -> tuple[list[Che
 def _read(path: Path) -> list[Labelled]:
     """Return the labelled rows of a file."""
     rows: list[Labelled] = []
-    ids, shown = set(), {}
+    ids = set()
+    shown: dict[str, tuple[str, bool]] = {}
     for number, row in enumerate(read_rows(path), start=1):
         truth = _TRUTH.get(str(row.get("correct")).strip().lower())
         texts = {name: "" if row.get(name) is None else str(row[name]) for name in ("gold", "answer")}

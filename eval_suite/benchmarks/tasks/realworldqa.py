@@ -14,6 +14,7 @@ Traps
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from eval_suite.benchmarks.base import Benchmark, Row, content_ids, lettered
 from mmcorl.grading.items import Item
@@ -24,9 +25,8 @@ _DIRECTLY = re.compile(r"\s*Please answer directly with [^\n]*\Z")
 
 def read(row: Row) -> Item:
     question, answer = _DIRECTLY.sub("", row.text("question").strip()), row.text("answer").strip()
-    asks = {"question": question, "gold": answer}
-    if parse_options(question) is not None:
-        asks = lettered(question, answer)
+    has_options = parse_options(question) is not None
+    asks: dict[str, Any] = lettered(question, answer) if has_options else {"question": question, "gold": answer}
     return Item("realworldqa", row.text("_id"), images=row.image("image"), **asks)
 
 
