@@ -95,11 +95,13 @@ def is_other_way_round(words: str, question: str | None) -> bool:
     if match is None:
         return False
     first, second = (_WORD.findall(name)[-1:] for name in match.groups())
-    named = [word.casefold() for word in _WORD.findall(words)]
+    named = _WORD.findall(words)
     positions = []
     for head in (first, second):
         word = head[0].casefold() if head else ""
-        at = next((k for k, name in enumerate(named) if name == word or (len(name) == 1 and name == word[:1])), None)
+        # `G:B` by initials.
+        known = {word, word[:1].upper()}
+        at = next((k for k, name in enumerate(named) if (name if len(name) == 1 else name.casefold()) in known), None)
         if at is None:
             return False
         positions.append(at)

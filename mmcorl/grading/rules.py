@@ -266,17 +266,21 @@ def _compare_values(answer: str, gold: str, reference: Reference, relation: Equi
         # The inequality may be the one to be solved; the set is its solution either way round.
         return False, "an inequality where a set is asked for"
     # In MathVista `1 & 3` is a list, as `[1, 3]` is; parts with names need no order.
-    named = any(part.name for part in (*left.parts, *right.parts))
-    if left.kind == right.kind == "list" and not named and (asks_for_order(question) or "&" in gold):
+    if (
+        left.kind == right.kind == "list"
+        and (asks_for_order(question) or "&" in gold)
+        and not any(part.name for part in (*left.parts, *right.parts))
+    ):
         return _in_order(left, right, relation), "in the order asked for"
-    if asks_for_size(question) and (r"\times" in left.body or r"\times" in right.body):
-        return _same_size(left, right, relation), "as a size"
-    if "ratio" in (left.kind, right.kind) and is_other_way_round(_names(answer), question):
-        return False, "a ratio the other way round"
+    if question is not None:
+        if asks_for_size(question) and (r"\times" in left.body or r"\times" in right.body):
+            return _same_size(left, right, relation), "as a size"
+        if "ratio" in (left.kind, right.kind) and is_other_way_round(_names(answer), question):
+            return False, "a ratio the other way round"
     if left.unit is not None and left.unit.rpartition(" ")[2] in CHANGING - UNIT_WORDS:
         # `12 minus` and `12 mindestens` count no things.
         return False, "a word that changes the value"
-    if right.kind == "number" and _NOTHING.fullmatch(left.body):
+    if right.kind == "number" and left.kind == "expression" and _NOTHING.fullmatch(left.body):
         # `0H` is 0 whatever H is, but no number.
         return False, "an unknown where a number is asked for"
     if relation.same(answer, gold) or (
