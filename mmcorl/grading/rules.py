@@ -16,6 +16,7 @@ from mmcorl.answers import Equivalence, extract
 from mmcorl.answers.denials import sentence_before
 from mmcorl.answers.extract import extract_prose
 from mmcorl.answers.grammar import split_top_level
+from mmcorl.answers.intervals import interval
 from mmcorl.answers.language import with_decimal_points, without_braced_commas, writes_decimal_commas
 from mmcorl.answers.latex import clean
 from mmcorl.answers.numbers import constant_value
@@ -261,7 +262,7 @@ def _compare_values(answer: str, gold: str, reference: Reference, relation: Equi
     if (
         right.kind in ("list", "union")
         and left.kind == "relation"
-        and not (right.joined or r"\{" in answer or _NO_INEQUALITY.search(left.body))
+        and not (right.joined or r"\{" in answer or _NO_INEQUALITY.search(left.body) or _is_solved(left, question))
     ):
         # The inequality may be the one to be solved; the set is its solution either way round.
         return False, "an inequality where a set is asked for"
@@ -297,6 +298,11 @@ def _names(answer: str) -> str:
 
 
 _NO_INEQUALITY = re.compile(r"=|\\ne(?![A-Za-z])")
+
+
+def _is_solved(inequality: ParsedAnswer, question: str | None) -> bool:
+    """Return whether `x > 2` bounds a variable, as an interval does, and is not what the question itself says."""
+    return interval(inequality) is not None and inequality.body not in clean(question or "")
 
 
 def _same_size(left: ParsedAnswer, right: ParsedAnswer, relation: Equivalence) -> bool:

@@ -3,8 +3,7 @@ r"""Sentences around an answer: the value, the words or the option that they say
     said   = [lead] value [tail] [gloss]
     lead   = label ":" | words | preposition
     gloss  = "(" reason | "in" unit | "not" other ")"
-    words  = neutral words of some fifteen languages (`the answer is`), words of the question; in English, where no
-             question is known, other words, too
+    words  = neutral words of some thirty languages (`the answer is`) and words of the question
     none   of these where a word changes a value: denies, hedges, compares, calculates or counts
 
 Only the grader reads sentences; votes compare answers as they stand.
@@ -67,11 +66,6 @@ _VALUE = re.compile(r"(?:[-+]?[\d.(\[$]|\\(?!text)|-?(?<![^\W\d_'])[A-Za-z](?![A
 _GOVERNING = frozenset({"of", "to", "for", "number", "amount", "quantity", "de", "von", "di", "van", "af", "av"})
 """What before a value makes another of it: the root *of* 3, number 12."""
 _NOUNS = UNIT_WORDS - {"in", "year"}
-# `Lena pays`: a name and a verb.
-_CLAUSE = re.compile(
-    r"(?!The |A |An |Not |No |All )[A-Z][a-z]+ "
-    r"(?!(?:los|lack|exceed|mis|den|avoid|double|triple|halve|exclude)\w*)[a-z]+s "
-)
 _LABEL = re.compile(r"([^\W\d_]{1,24}(?:[ '-][^\W\d_]{1,24}){0,5}) ?[:：]\s*(?=\S)")
 _CJK = re.compile(
     r"(?:答案|结果|所以|因此|故|总共|一共|共有|共计|合计|共|为|是|等于|有|答えは|答え|合計|は|정답은|답은|,|:| )*"
@@ -222,8 +216,6 @@ def _without_sentence(text: str, question: str | None) -> str | None:
     last = words[-1].casefold() if words else ""
     if re.search(r"[^\w\s'-]", lead) or last in _GOVERNING or last in _NOUNS or (last != "a" and is_name(last)):
         return None
-    if not question and _CLAUSE.fullmatch(lead):
-        return core if last not in CHANGING else None
     return core if are_neutral(words, question) else None
 
 

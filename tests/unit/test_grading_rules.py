@@ -315,11 +315,12 @@ def test_agreement_with_the_equality_tests_of_math_verify(relation: Equivalence)
         agreed = [verdict == case["expected"] for verdict, case in zip(verdicts, pairs, strict=True)]
         # math-verify takes the last side of `x = 5+5+1 = 7 = 11`, whose sides differ, as in seven of the 19 others. Two
         # are roundings to fewer than six places, two are boxes with other things between them, and one each takes 1+1/e
-        # for 1-1/e, f(y) for f(x), a real interval for |z|, an inequality for a set, `-5, 14/3` for `x = -5, p = 14/3`,
+        # for 1-1/e, f(y) for f(x), a real interval for |z|, `-5, 14/3` for `x = -5, p = 14/3`,
         # `1, 3` for (1,3) and the last side of an equation for the value of its first, `f(-2)+f(-1)+f(0)`.
         assert sum(agreed) >= 144
-        # A \\text whose backslash and t were swallowed, which we repair.
-        assert sum(verdict and not same for verdict, same in zip(verdicts, agreed, strict=True)) <= 1, form
+        # A \\text whose backslash and t were swallowed, which we repair, and -2 <= x <= 7 for [-2, 7], which it takes
+        # for a repetition of the question.
+        assert sum(verdict and not same for verdict, same in zip(verdicts, agreed, strict=True)) <= 2, form
 
 
 @pytest.mark.skipif(not DATA.is_dir(), reason="the shared data folder is absent")
