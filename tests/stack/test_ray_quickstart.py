@@ -20,7 +20,7 @@ def test_the_planted_cohort_learns_with_zero3_vllm_and_ray(
     os.environ.setdefault("MMCORL_CACHE", str(tmp_path_factory.mktemp("zoo")))
     settings = (
         *("launcher=ray", "agents.qwen.ranks=2", "agents.intern.ranks=2"),
-        *("training.sharding=zero3", "engine.kind=vllm"),
+        *("training.sharding=zero3", "engine.kind=vllm", "steps=30"),
     )
     run = tmp_path / "run"
     argv = command("train", TESTS.parent / "configs" / "planted.yaml", *settings, "--run-dir", run)
@@ -28,7 +28,8 @@ def test_the_planted_cohort_learns_with_zero3_vllm_and_ray(
     assert ended.returncode == 0, ended.stderr
     assert ended.stderr.count("engine and trainer agree") == 2
     agents = json.loads((run / "summary.json").read_text())["agents"]
-    assert min(agent["end"]["held_out"] for agent in agents.values()) >= 0.95
+    # In one process 30 steps take them from 0.52 and 0.58 to 0.88 and 0.92.
+    assert min(agent["end"]["held_out"] for agent in agents.values()) >= 0.75
     assert sorted(path.name for path in (run / "logs").iterdir()) == [
         f"{agent}-rank{number}.log" for agent in ("intern", "qwen") for number in (0, 1)
     ]
