@@ -12,7 +12,7 @@ from matplotlib.ticker import PercentFormatter
 
 from mmcorl.apps.analysis.statistics import SEEDS, student
 from mmcorl.apps.report.overview import GREY, INK, PALETTE
-from tests.bench.factors import gains
+from tests.bench.factors import complete, gains
 from tests.bench.natural import CELLS
 from tests.bench.plots import blank, label, style
 
@@ -103,7 +103,7 @@ def spread_out(places: Mapping[str, float], least: float) -> dict[str, float]:
 def factors(runs: pd.DataFrame, curves: pd.DataFrame) -> Figure:
     """The first agent's gain by kind of partner, and over the overlap of errors before training."""
     figure, (kinds, overlap) = blank("Gain of the first agent", "The same, over κ before training", height=4.2)
-    frame = gains(runs)
+    frame = complete(gains(runs))
     pairs = frame.groupby(["block", "cell"], sort=False).mean(numeric_only=True).reset_index()
     for _, own in pairs.groupby("block"):
         ordered = own.set_index("cell")["gain_1"].reindex(list(CELLS))
