@@ -27,7 +27,8 @@ def unwrapped(row: Mapping[str, Any]) -> dict[str, Any]:
     if completions is None:
         return dict(row)
     texts, endings, thoughts = zip(*completions, strict=True) if completions else ((), (), ())
-    named = {"id": row["custom_id"]} if "custom_id" in row and "id" not in row else {}
+    # The id of a batch's line is the request's; its problem is what the user named.
+    named = {"id": row["custom_id"]} if "custom_id" in row else {}
     kept = {key: value for key, value in row.items() if key not in ("choices", *_WITHIN)}
     return kept | named | {"response": list(texts), _ENDING: list(endings), _THOUGHTS: list(thoughts)}
 

@@ -95,9 +95,10 @@ class ResultTable:
             return None
         options = {letter: text for letter in ascii_uppercase if (text := self._cell(row, letter)) is not None}
         answer = to_text(row["answer"]).strip() if isinstance(row.get("answer"), str) else ""
-        if len(options) < 2 or answer not in options:
+        if len(options) < 2 or answer not in set(ascii_uppercase):
             return None
-        return inferred_option(self._cell(row, "prediction") or "nan", options) == answer
+        # Where the right option is one that pandas takes for none, nothing is right.
+        return answer in options and inferred_option(self._cell(row, "prediction") or "nan", options) == answer
 
     def _value(self, stored: Any) -> Any:
         """Return what stands in a cell; None where nothing does."""

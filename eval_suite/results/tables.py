@@ -75,7 +75,9 @@ def comparison_table(compared: Sequence[Paired], left_out: Sequence[str] = ()) -
     (a, b), *others = dict.fromkeys((paired.a, paired.b) for paired in compared)
     if others:
         raise ValueError(f"one table holds one comparison, not {[(a, b), *others]}")
-    heads = ("n", f"A: {a} %", f"B: {b} %", "B − A", "only A right", "only B right", "p")
+    shares = any(paired.aggregation.startswith("avg") for paired in compared)
+    alone = ("A ahead", "B ahead") if shares else ("only A right", "only B right")
+    heads = ("n", f"A: {a} %", f"B: {b} %", "B − A", *alone, "p")
     columns: list[tuple[str, Align]] = [("", "left"), *((head, "right") for head in heads)]
     rows = []
     for paired in compared:
@@ -86,9 +88,10 @@ def comparison_table(compared: Sequence[Paired], left_out: Sequence[str] = ()) -
         row += cells(f"{paired.only_a:,}", f"{paired.only_b:,}", p_text(paired.headline.p_value))
         rows.append(row)
     first = compared[0]
+    test = "sign-flip" if shares else "McNemar"
     notes = [
         "B − A in percentage points with its 95% interval (paired bootstrap, "
-        f"{first.resamples:,} resamples, seed {first.seed}). p: exact McNemar test, two-sided."
+        f"{first.resamples:,} resamples, seed {first.seed}). p: exact {test} test, two-sided."
     ]
     notes += [
         f"{title(paired.benchmark)}: interval and p over {paired.by_group.count:,} whole groups of dependent items "

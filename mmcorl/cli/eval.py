@@ -110,7 +110,7 @@ Sample logs of lmms-eval and lm-evaluation-harness, tables of VLMEvalKit and com
 
 class GradeArguments(Arguments):
     responses: Annotated[Path, Flag(positional=True, metavar="FILE")]
-    """.jsonl, .json, .csv, .tsv, .parquet, or a folder; `sample` is a file of ten responses that comes with mmcorl"""
+    """.jsonl, .json, .csv, .tsv, .xlsx, .parquet, or a folder; `sample`: ten responses that come with mmcorl"""
 
 
 @command(

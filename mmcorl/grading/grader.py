@@ -168,6 +168,8 @@ def grade(
     gold is neither text nor number, `choices` is not a list of these, or the gold is a letter beyond them or a number
     that none of them is.
     """
+    if judge is not None and not callable(judge):
+        raise UserError(f"judge is {judge!r:.60}: pass a function; `mmcorl grade --judge URL` asks a served model")
     response, known, options = check_arguments(response, gold, choices)
     reference = Reference(known, question, options, answer_type, precision, relative_tolerance, unit)
     relation = relation or _shared_relation()

@@ -265,4 +265,4 @@ def test_drafts_of_a_file_are_no_answers_and_kept_as_such(tmp_path: Path) -> Non
     raw = grade_file(write_rows(tmp_path / "b.jsonl", [{**draft, "prompt": "Sum?"} for draft in drafts]))
     assert raw.scores["b"]["correct"] == 3
     lines = [{**line, "gold": "2"} for line in graded.folder.stream("responses.jsonl")]
-    assert grade_file(write_rows(tmp_path / "c.jsonl", lines), named="a").scores["a"]["unclosed"] == 3
+    assert grade_file(write_rows(tmp_path / "c.jsonl", lines)).scores["c"]["unclosed"] == 3
