@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from functools import lru_cache
 
 from mmcorl.answers.cleanup import strip_noise
 from mmcorl.answers.names import is_name
 from mmcorl.answers.parse import parse
 from mmcorl.answers.units import UNIT_WORDS
 from mmcorl.answers.words import number_in_words
+from mmcorl.grading.quantity import names_another, sought_by, stem, words_of
 from mmcorl.grading.question import asks_for_ratio
 
 _NEUTRAL_TEXT = """
@@ -63,6 +63,7 @@ _TAIL_TEXT = "in all total altogether each together left remaining long tall wid
 _TAIL = frozenset(_TAIL_TEXT.split())
 _WORDS = re.compile(r"[^\W\d_]+(?:'[^\W\d_]+)?")
 _VALUE = re.compile(r"(?:[-+]?[\d.(\[$]|\\(?!text)|-?(?<![^\W\d_'])[A-Za-z](?![A-Za-z']))")
+_NAMED = re.compile(r"[A-Za-z] is ")
 _GOVERNING = frozenset({"of", "to", "for", "number", "amount", "quantity", "de", "von", "di", "van", "af", "av"})
 """What before a value makes another of it: the root *of* 3, number 12."""
 _NOUNS = UNIT_WORDS - {"in", "year"}
@@ -116,31 +117,14 @@ def plain(answer: str) -> str:
     return text if text.endswith("..") else text.rstrip(".")
 
 
-def stem(word: str) -> str:
-    """Return a word without an ending of inflection: `pay` for `pays` and `paid` for `paid`."""
-    word = word.casefold().removesuffix("'s")
-    return next(
-        (
-            word[: -len(end)]
-            for end in ("ies", "ing", "ed", "es", "s", "e")
-            if word.endswith(end) and len(word) > len(end) + 2
-        ),
-        word,
-    )
-
-
-@lru_cache(maxsize=1 << 10)
-def words_of(question: str) -> frozenset[str]:
-    """Return the stems of the words of a question that are long enough to be no particles."""
-    return frozenset(stem(word) for word in _WORDS.findall(question[:8192]) if len(word) > 2)
-
-
 def are_neutral(words: list[str], question: str | None) -> bool:
-    """Return whether words leave a value as it is: neutral ones, names of quantities and those of the question."""
+    """Return whether words leave a value as it is: neutral ones, and names and words of what the question asks for."""
     folded = [word.casefold() for word in words]
     if any(word in CHANGING or word.endswith("n't") for word in folded):
         return False
-    known = words_of(question) if question else frozenset()
+    known = words_of(sought_by(question).clause) if question else frozenset()
+    if question and any(is_name(word) and word != "a" and names_another(word, question) for word in words):
+        return False
     return all(
         word in NEUTRAL or word in UNIT_WORDS or is_name(word) or stem(word) in known for word in folded if word != "a"
     )
@@ -219,14 +203,14 @@ def _without_sentence(text: str, question: str | None) -> str | None:
 
 
 def _is_of(word: str, question: str) -> bool:
-    return word.isalpha() and word not in CHANGING and stem(word) in words_of(question)
+    return word.isalpha() and word not in CHANGING and stem(word) in words_of(sought_by(question).clause)
 
 
 def _value_start(text: str) -> int | None:
     """Return where the value begins behind words: the first sign, digit or letter alone, or a number in words."""
     for match in re.finditer(r"\S+", text):
         token = match.group()
-        if _VALUE.match(token) and token not in ("a", "A", "I"):
+        if _VALUE.match(token) and token not in ("a", "A", "I") and not _NAMED.match(text, match.start()):
             return match.start()
         if match.start() and number_in_words(token.rstrip(",.")) is not None and token not in ("one", "a"):
             return match.start()
