@@ -97,7 +97,7 @@ class Comparison:
         left, right = (_assigned(answer) if kinds == {"list"} else None for answer in (a, b))
         if left is not None or right is not None:
             return self._same_assigned(a, b, left, right)
-        if a.name is not None and b.name is not None and not _may_share_a_name(a.name, b.name):
+        if a.name is not None and b.name is not None and not may_share_a_name(a.name, b.name):
             return False
         if kinds != {"list"} or a.joined or b.joined:
             left_region, right_region = region(a), region(b)
@@ -382,7 +382,7 @@ def _are_named(parts: tuple[ParsedAnswer, ...]) -> bool:
     return len(bases) > 1 or [int(match.group(2)) for match in indexed if match] != list(range(1, len(names) + 1))
 
 
-def _may_share_a_name(a: str, b: str) -> bool:
+def may_share_a_name(a: str, b: str) -> bool:
     """Return whether two names may stand for one quantity: `Area` and `A` may, `k` and `m` may not."""
     if a == b:
         return True

@@ -36,6 +36,7 @@ QUANTITY = (
     rf"|(?-i:(?:\\triangle )?[A-Z]{{2,6}})))?"
 )
 """Words that describe a quantity: `the total area`, `Area of triangle ABC`."""
+QUANTITY_WORDS = frozenset(_QUANTITIES.split("|")) | {"minimum", "maximum"}
 _QUANTITY_NAME = re.compile(rf"(?i:{QUANTITY})")
 _FUNCTION_NAME = re.compile(
     r"[A-Za-z]'{0,3}(?:_\w|_\{\w+\})?(?:\^\{-1\})?\((?:[A-Za-z]|-?[\d.]+)(?:, ?(?:[A-Za-z]|-?[\d.]+))*\)"

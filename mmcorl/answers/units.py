@@ -85,12 +85,13 @@ _NOUNS = (
 _PERSONS = "people persons inhabitants Einwohner Personen Menschen habitants personnes habitantes personas abitanti"
 PERSONS = [*_PERSONS.split(), "persone", "жителей", "человек"]
 _add("people", *PERSONS)
-_COUNTED: set[str] = set(PERSONS)
+COUNTED: set[str] = set(PERSONS)
+"""Units that are things, which one counts."""
 for _noun in _NOUNS.split():
     _stem, _, _plural = _noun.partition("/")
     _plural = _plural or f"{_stem}s"
     _add(_stem, _plural)
-    _COUNTED |= {_stem, _plural, _stem.capitalize(), _plural.capitalize()}
+    COUNTED |= {_stem, _plural, _stem.capitalize(), _plural.capitalize()}
 for _chinese, _unit in {
     "厘米": "cm", "毫米": "mm", "分米": "dm", "千米": "km", "公里": "km", "米": "m", "海里": "nmi",
     "千克": "kg", "公斤": "kg", "克": "g", "吨": "tonne", "升": "L", "毫升": "mL", "秒": "sec",
@@ -151,7 +152,7 @@ def _pattern(words: frozenset[str]) -> re.Pattern[str]:
 _AFTER_NUMBER = _pattern(UNIT_WORDS - _NEVER_BARE)
 _AFTER_CONSTANT = _pattern(UNIT_WORDS - (_NUMBER_ONLY - {"m", "in", "mi"}))
 # Only numbers count things: `a square` is a shape.
-_AFTER_SYMBOL = _pattern(UNIT_WORDS - _NUMBER_ONLY - _COUNTED)
+_AFTER_SYMBOL = _pattern(UNIT_WORDS - _NUMBER_ONLY - COUNTED)
 _TRIGONOMETRY = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![A-Za-z])")
 _ENDS_VALUE = re.compile(r"(?:[\d})\]!]|(?<![A-Za-z\\])[A-Za-z]|\\(?:pi|theta|alpha|beta|infty))$")
 _ENDS_NO_UNIT = frozenset("0123456789)]}")

@@ -28,6 +28,7 @@ from mmcorl.grading.gold import clean_gold
 from mmcorl.grading.items import McqPolicy
 from mmcorl.grading.option_words import option_said
 from mmcorl.grading.options import LETTERS, parse_options, plain_options
+from mmcorl.grading.quantity import counts_others, names_another
 from mmcorl.grading.question import (
     asks_for_order,
     asks_for_ratio,
@@ -37,7 +38,7 @@ from mmcorl.grading.question import (
 )
 from mmcorl.grading.reference import Reference
 from mmcorl.grading.statements import approximation, around_the_box, contradicts
-from mmcorl.grading.wording import CHANGING, has_words, says_words, says_yes_or_no, value_said, words_listed
+from mmcorl.grading.wording import CHANGING, has_words, plain, says_words, says_yes_or_no, value_said, words_listed
 
 _CACHED_QUESTION = 8192
 _NUMBERS = re.compile(r"-?[$0-9.,]{2,}|-?[0-9]+")
@@ -238,7 +239,7 @@ def _compare_free_form(answer: str, gold: str, reference: Reference, relation: E
         same = words == listed if asks_for_order(question) else sorted(words) == sorted(listed)
         return same, "the same words" if same else "other words"
     value = value_said(answer, question)
-    if value is None or parse(gold).kind in ("words", "opaque") or is_other_way_round(_names(answer), question):
+    if value is None or parse(gold).kind in ("words", "opaque") or is_other_way_round(plain(answer), question):
         return False, reason
     credited, why = _compare_values(value, gold, reference, relation)
     return credited, "as a sentence says" if credited else why
@@ -278,9 +279,14 @@ def _compare_values(answer: str, gold: str, reference: Reference, relation: Equi
             return _same_size(left, right, relation), "as a size"
         if "ratio" in (left.kind, right.kind) and is_other_way_round(_names(answer), question):
             return False, "a ratio the other way round"
-    if left.unit is not None and left.unit.rpartition(" ")[2] in CHANGING - UNIT_WORDS:
+    if left.unit is not None and (CHANGING - UNIT_WORDS) & set(left.unit.split()):
         # `12 minus` and `12 mindestens` count no things.
         return False, "a word that changes the value"
+    if question is not None:
+        if left.name is not None and left.name != right.name and names_another(left.name, question):
+            return False, "another quantity than the question asks for"
+        if left.unit is not None and right.unit is None and counts_others(left.unit, question):
+            return False, "another unit than the question asks for"
     if right.kind == "number" and left.kind == "expression" and _NOTHING.fullmatch(left.body):
         # `0H` is 0 whatever H is, but no number.
         return False, "an unknown where a number is asked for"

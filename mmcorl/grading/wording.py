@@ -2,7 +2,7 @@ r"""Sentences around an answer: the value, the words or the option that they say
 
     said   = [lead] value [tail] [gloss]
     lead   = label ":" | words | preposition
-    gloss  = "(" reason | "in" unit | "not" other ")"
+    gloss  = "(" reason | "in" unit | "not" other | number in words ")"
     words  = neutral words of some thirty languages (`the answer is`) and words of the question
     none   of these where a word changes a value: denies, hedges, compares, calculates or counts
 
@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from functools import lru_cache
 
 from mmcorl.answers.cleanup import strip_noise
 from mmcorl.answers.names import is_name
 from mmcorl.answers.parse import parse
 from mmcorl.answers.units import UNIT_WORDS
 from mmcorl.answers.words import number_in_words
+from mmcorl.grading.quantity import names_another, sought_by, stem, words_of
 from mmcorl.grading.question import asks_for_ratio
 
 _NEUTRAL_TEXT = """
@@ -63,6 +63,7 @@ _TAIL_TEXT = "in all total altogether each together left remaining long tall wid
 _TAIL = frozenset(_TAIL_TEXT.split())
 _WORDS = re.compile(r"[^\W\d_]+(?:'[^\W\d_]+)?")
 _VALUE = re.compile(r"(?:[-+]?[\d.(\[$]|\\(?!text)|-?(?<![^\W\d_'])[A-Za-z](?![A-Za-z']))")
+_NAMED = re.compile(r"[A-Za-z] is ")
 _GOVERNING = frozenset({"of", "to", "for", "number", "amount", "quantity", "de", "von", "di", "van", "af", "av"})
 """What before a value makes another of it: the root *of* 3, number 12."""
 _NOUNS = UNIT_WORDS - {"in", "year"}
@@ -73,23 +74,20 @@ _CJK = re.compile(
 _CJK_TAIL = re.compile(r"(?:です|である|입니다|이다|[个只本条块次种页张辆棵支朵颗件位袋瓶箱组根片名岁]|\.| )*")
 _GLOSS = re.compile(r"(.+?) ?\(((?:[^()]|\([^()]*\)){2,200})\)", re.DOTALL)
 _REASON = re.compile(
-    r"(?:because|since|as|given|due to|by|weil|da|car|parce que|porque|ya que|perché|omdat|так как|потому что|因为|由于"
-    r"|なので)\b",
+    r"(?:(?:because(?! of)|since|weil|car|parce que|porque|ya que|perché|omdat|так как|потому что)\b|因为|由于)",
     re.IGNORECASE,
 )
-_OTHER_SUBJECT = re.compile(
-    r"(?:(?:the|all) (?:other|others|negative|second)\b|(?:we )?(?:reject|discard|ignor|exclud|disregard)\w* |not )",
+_NO_REASON = re.compile(
+    r"[\d?]|\b(?:if|when|unless|provided|only|but|however|except|otherwise|or|maybe|perhaps|possibly|probably|might|could"
+    r"|guess\w*|looks?|seems?|close|nothing|approximat\w*|round\w*|wrong|wenn|falls|si|если)\b",
     re.IGNORECASE,
 )
+"""What a reason does not say of an answer that holds: a number, a condition or a doubt."""
+_OTHER = re.compile(r"(?:not|reject) ", re.IGNORECASE)
 _REASON_BEHIND = re.compile(
     r"[,;]? ?(?:\b(?:because|since|weil|car|parce que|porque|perché|omdat|так как|потому что)\b|因为)|\.? --? (?=[a-z])"
     r"|--(?=[A-Za-z])",
 )
-_HEDGING_TEXT = (
-    "or either maybe perhaps possibly probably might could wait wrong incorrect unsure guess actually instead "
-    "mistake sometimes but however unless depends "
-)
-_HEDGES = frozenset(_HEDGING_TEXT.split())
 _CONGRUENCE = re.compile(r".*(?<!\\not)\\equiv\s*(.+?)\s*(?:\\p?mod.*|\(?\\?mod\b.*)", re.DOTALL)
 _RATIO_IN_WORDS = re.compile(r"(\d{1,9}) to (\d{1,9})(?: to (\d{1,9}))?")
 _MEANT = ("number", "expression", "list", "union", "ratio", "relation", "matrix")
@@ -119,31 +117,14 @@ def plain(answer: str) -> str:
     return text if text.endswith("..") else text.rstrip(".")
 
 
-def stem(word: str) -> str:
-    """Return a word without an ending of inflection: `pay` for `pays` and `paid` for `paid`."""
-    word = word.casefold().removesuffix("'s")
-    return next(
-        (
-            word[: -len(end)]
-            for end in ("ies", "ing", "ed", "es", "s", "e")
-            if word.endswith(end) and len(word) > len(end) + 2
-        ),
-        word,
-    )
-
-
-@lru_cache(maxsize=1 << 10)
-def words_of(question: str) -> frozenset[str]:
-    """Return the stems of the words of a question that are long enough to be no particles."""
-    return frozenset(stem(word) for word in _WORDS.findall(question[:8192]) if len(word) > 2)
-
-
 def are_neutral(words: list[str], question: str | None) -> bool:
-    """Return whether words leave a value as it is: neutral ones, names of quantities and those of the question."""
+    """Return whether words leave a value as it is: neutral ones, and names and words of what the question asks for."""
     folded = [word.casefold() for word in words]
     if any(word in CHANGING or word.endswith("n't") for word in folded):
         return False
-    known = words_of(question) if question else frozenset()
+    known = words_of(sought_by(question).clause) if question else frozenset()
+    if question and any(is_name(word) and word != "a" and names_another(word, question) for word in words):
+        return False
     return all(
         word in NEUTRAL or word in UNIT_WORDS or is_name(word) or stem(word) in known for word in folded if word != "a"
     )
@@ -155,21 +136,23 @@ def without_gloss(text: str, question: str | None = None) -> str | None:
     if match is None:
         return None
     value, gloss = match.group(1), match.group(2).strip()
-    words = [word.casefold() for word in _WORDS.findall(gloss)]
     if gloss.startswith("in ") and gloss[3:] in UNIT_WORDS:
         return f"{value} {gloss[3:]}" if parse(value).unit is None else None
-    if _HEDGES & set(words) or "?" in gloss or not words:
-        return None
     if asks_for_ratio(question) and re.fullmatch(r".+ to .+", gloss):
-        return value if are_neutral(words, question) else None
-    if _REASON.match(gloss):
-        return value if not re.search(r"\d", gloss) else None
-    if (subject := _OTHER_SUBJECT.match(gloss)) is None:
+        return value if are_neutral(_WORDS.findall(gloss), question) else None
+    if _is_reason(gloss):
+        return value
+    known, in_words = parse(value), number_in_words(gloss)
+    if in_words is not None:
+        return value if known.number is not None and known.number.value == in_words else None
+    if (match := _OTHER.match(gloss)) is None:
         return None
-    if not subject.group().startswith("not"):
-        return value if "not" not in words else None
-    other = parse(gloss[subject.end() :])
-    return value if other.kind in _MEANT and other.text != parse(value).text else None
+    other = parse(gloss[match.end() :])
+    return value if other.kind in _MEANT and other.text != known.text else None
+
+
+def _is_reason(text: str) -> bool:
+    return _REASON.match(text) is not None and _NO_REASON.search(text) is None
 
 
 def without_reason(text: str) -> tuple[str, str]:
@@ -220,14 +203,14 @@ def _without_sentence(text: str, question: str | None) -> str | None:
 
 
 def _is_of(word: str, question: str) -> bool:
-    return word.isalpha() and word not in CHANGING and stem(word) in words_of(question)
+    return word.isalpha() and word not in CHANGING and stem(word) in words_of(sought_by(question).clause)
 
 
 def _value_start(text: str) -> int | None:
     """Return where the value begins behind words: the first sign, digit or letter alone, or a number in words."""
     for match in re.finditer(r"\S+", text):
         token = match.group()
-        if _VALUE.match(token) and token not in ("a", "A", "I"):
+        if _VALUE.match(token) and token not in ("a", "A", "I") and not _NAMED.match(text, match.start()):
             return match.start()
         if match.start() and number_in_words(token.rstrip(",.")) is not None and token not in ("one", "a"):
             return match.start()
@@ -253,6 +236,13 @@ _FIRST_WORD = re.compile(r"([^\W\d_]+)\s*[,.;:!-]+\s*(.+)", re.DOTALL)
 _PRONOUNS = frozenset(["it", "they", "he", "she", "this", "that", "these", "those", "there", "we", "you", "i"])
 _COPULA = frozenset(["is", "are", "was", "were", "est", "sont", "ist", "sind", "es", "son", "è", "sono", "é", "são"])
 _WHERE = frozenset({"in", "on", "at"})
+_OF_NUMBERS = re.compile(r"(?:[^A-Za-z]|\\[A-Za-z]+)+")
+_SHORT = re.compile(
+    rf"(?:{'|'.join(sorted(_PRONOUNS))}) (?:is|are|was|were|do|does|did|can|could|will|would|has|have|had)"
+    r"(?P<not>n't| not|not)?",
+    re.IGNORECASE,
+)
+"""`it does not`, which repeats a question's verb alone."""
 _IS = re.compile(r"(?<=\b[Ii]t)'s\b|(?<=[Tt]hat)'s\b|(?<=\b[SsHh]he)'s\b|(?<=\b[Hh]e)'s\b")
 _ARTICLES = frozenset(["the", "a", "an"])
 _QUESTION = re.compile(
@@ -271,12 +261,13 @@ def says_yes_or_no(answer: str, gold: str, question: str | None) -> bool:
     first = match.group(1).casefold() if match else ""
     if match is None or first not in _YES_NO:
         return question is not None and _echo(text, question) is wanted
-    rest = match.group(2)
-    words = [word.casefold() for word in _WORDS.findall(rest)]
-    if first != gold.casefold().strip(" .") or _HEDGES & set(words) or set(words) & (_YES_NO.keys() - {first}):
+    if first != gold.casefold().strip(" ."):
         return False
-    denies = any(word in ("not", "never", "cannot", "no") or word.endswith("n't") for word in words)
-    return bool(_REASON.match(rest)) or not rest[0].isalpha() or denies is not wanted
+    rest = match.group(2)
+    if _is_reason(rest) or _OF_NUMBERS.fullmatch(rest):
+        return True
+    short = _SHORT.fullmatch(rest)
+    return (short["not"] is None) is wanted if short else question is not None and _echo(rest, question) is wanted
 
 
 def _echo(text: str, question: str) -> bool | None:

@@ -13,7 +13,7 @@ from paths import CASES
 
 ROWS = [json.loads(line) for line in (CASES / "grading_words.jsonl").read_text(encoding="utf-8").splitlines()]
 """Written, and their truth decided, before any grader saw them."""
-MISSED = {"parallel-hedge": 1, "clause-without-question": 1}
+MISSED = {"parallel-hedge": 1, "clause-without-question": 1, "gloss": 1, "gloss-and-tail": 1}
 """Right answers that rules leave to a judge, by family."""
 
 
@@ -31,8 +31,8 @@ def test_right_answers_in_words_and_wrong_ones(relation: Equivalence, family: st
 
 
 def test_half_of_the_cases_are_wrong():
-    assert Counter(row["truth"] for row in ROWS) == {True: 162, False: 193}
-    assert len({row["family"] for row in ROWS}) == 36
+    assert Counter(row["truth"] for row in ROWS) == {True: 206, False: 251}
+    assert len({row["family"] for row in ROWS}) == 41
 
 
 _CHANGING = (
