@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from itertools import pairwise
 
-from mmcorl.answers.denials import is_denied, is_taken_back
+from mmcorl.answers.denials import is_retracted
 from mmcorl.answers.grammar import THEREFORE
 from mmcorl.answers.latex import clean
 from mmcorl.answers.names import QUANTITY
@@ -55,6 +55,11 @@ _UNIT_BEHIND = re.compile(
     rf"(?![A-Za-z'-]))(?:{_POWER_BEHIND})?(?: ?(?:/|per\b) ?(?:{_MEASURE}|s|sec|h|hr"
     rf"|min)(?![A-Za-z'-])(?:{_POWER_BEHIND})?)?"
     r"|\s?\\?%"
+)
+# `$\boxed{6}$/2`, `\boxed{6}.5`, `$\boxed{6}$ $\pi$`.
+_OPERATION_BEHIND = re.compile(
+    r"(?:\.\d{1,9}|/\s?\d{1,9}|\^\s?\{?-?\w{1,3}\}?|!(?=\s?[.,;])"
+    r"|\s?\$?\s?\\(?:pi|pm|cdot|times|sqrt)(?![A-Za-z])[^$\n]{0,24})\$?"
 )
 _SIGN_BEFORE = re.compile(
     r"(?:(?<![A-Za-z\\])(?:minus|negative)|\\text\s?\{(?:minus|negative)\s?\}|\\pm|±)(?:[\s$]|\\[()]){0,4}\Z"
@@ -147,11 +152,13 @@ def boxed_answer(text: str, spans: list[Span]) -> str | None:
     start, end = outermost[-1]
     opening = _opening(text, outermost[-1], 0)
     before, behind = text[max(0, opening - _WINDOW) : opening], text[end + 1 : end + _WINDOW]
-    if is_taken_back(behind) or is_denied(before):
+    if is_retracted(before, behind):
         return None
     alone = len(outermost) == 1 and before.endswith("$") and behind.startswith("$")
     if alone and not (
-        _UNIT_BEHIND.match(behind, 1) or _SIGN_BEFORE.search(before, max(0, len(before) - 24), len(before) - 1)
+        _UNIT_BEHIND.match(behind, 1)
+        or _OPERATION_BEHIND.match(behind, 1)
+        or _SIGN_BEFORE.search(before, max(0, len(before) - 24), len(before) - 1)
     ):
         # By far the commonest case: one box, alone in its formula.
         return unwrap_boxes(text[start:end])
@@ -254,8 +261,8 @@ def _labels(masked: str, boxes: int) -> list[str]:
 def _formula(masked: str, at: int) -> Span:
     """Return where the formula around a box begins and ends."""
     left, right, opening, closing = _enclosing(masked, at)
-    # A unit or sign may stand outside of the dollars, or touch them.
-    if (unit := _UNIT_BEHIND.match(masked, closing)) is not None:
+    # A unit, an operation or a sign may stand outside of the dollars, or touch them.
+    if (unit := _UNIT_BEHIND.match(masked, closing) or _OPERATION_BEHIND.match(masked, closing)) is not None:
         right = unit.end()
     if (negative := _SIGN_BEFORE.search(masked, max(0, opening - 24), opening)) is not None:
         left = negative.start()

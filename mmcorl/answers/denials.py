@@ -121,9 +121,14 @@ _CORRECTION = re.compile(
 )
 
 
+def is_retracted(before: str, behind: str) -> bool:
+    """Return whether the words before an answer or those behind it keep it from being stated."""
+    return is_taken_back(behind) or is_denied(before)
+
+
 def is_denied(before: str) -> bool:
     """Return whether the words before an answer, the last of `before`, keep it from being stated."""
-    return _is_unstated(sentence_before(before))
+    return bool(sentence := sentence_before(before)) and _is_unstated(sentence)
 
 
 def sentence_before(before: str) -> str:

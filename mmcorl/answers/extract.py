@@ -54,7 +54,8 @@ def extract(
     `commit`: drop everything up to the last mark that closes a thought, and everything from a thought that never closes
     unless the text ends with a complete answer tag; then take the last complete `<answer>...</answer>`, unwrapping a
     box inside; else the last balanced `\\boxed{}`, `\\fbox{}` or `boxed{}`, or the last ones joined by `and`. Blank
-    content is no answer. A complete answer counts even when the text is cut off after it.
+    content is no answer, nor is a box that the words around it deny or take back (`mmcorl.answers.denials`). A complete
+    answer counts even when the text is cut off after it.
 
     `answer_tags` (the authors' VLM training): the last complete `<answer>...</answer>` alone, in a think block, too.
 
@@ -73,9 +74,10 @@ def extract(
         if (extraction := _committed(content, source)).answer is not None:
             return extraction
         return Extraction(None, "cut_off" if finish_reason == "length" else "none")
-    tag = _last_tag(text)
+    tag = last_tag(text)
     if tag is not None:
-        return _committed(unwrap_boxes(braced(tag)), "answer_tags")
+        content = text[tag[0] + len("<answer>") : tag[1] - len("</answer>")]
+        return _committed(unwrap_boxes(braced(content)), "answer_tags")
     text = braced(text)
     boxes, open_box = box_spans(text) if mode in ("commit", "whole") else ([], False)
     if boxes:
@@ -141,13 +143,13 @@ def _without_drafts(text: str, thinking: bool) -> tuple[str, bool]:
     # A model that forgets to end its thought but ends on a complete answer tag has still committed.
     if drafting and (ending := strip_special_tokens(text).rstrip())[-len("</answer>") :].lower() == "</answer>":
         draft = CLOSES.split(ending)[-1]
-        if _last_tag(draft) is not None:
+        if last_tag(draft) is not None:
             return draft, False
     return rest, drafting
 
 
-def _last_tag(text: str) -> str | None:
-    """Return the content of the last complete `<answer>...</answer>`; None without one."""
+def last_tag(text: str) -> tuple[int, int] | None:
+    """Return where the last complete `<answer>...</answer>` begins and ends; None without one."""
     closes = [match.start() for match in _CLOSE_ANSWER.finditer(text)]
     if not closes:
         return None
@@ -155,8 +157,8 @@ def _last_tag(text: str) -> str | None:
     for match in _OPEN_ANSWER.finditer(text):
         if match.end() > closes[-1]:
             break
-        start = match.end()
+        start = match.start()
     if start is None:
         return None
-    end = next(close for close in closes if close >= start)
-    return text[start:end]
+    end = next(close for close in closes if close >= start + len("<answer>"))
+    return start, end + len("</answer>")

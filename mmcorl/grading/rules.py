@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Literal
 
 from mmcorl.answers import Equivalence, extract
-from mmcorl.answers.denials import sentence_before
+from mmcorl.answers.denials import is_retracted, sentence_before
 from mmcorl.answers.extract import extract_prose
 from mmcorl.answers.grammar import split_top_level
 from mmcorl.answers.intervals import interval
@@ -22,7 +22,9 @@ from mmcorl.answers.latex import clean
 from mmcorl.answers.numbers import constant_value
 from mmcorl.answers.parse import ParsedAnswer, parse
 from mmcorl.answers.relation_base import LONGEST
+from mmcorl.answers.thinking import CLOSES, without_thoughts
 from mmcorl.answers.units import UNIT_WORDS
+from mmcorl.grading.clauses import is_stated, is_withdrawn
 from mmcorl.grading.finish import finish_of
 from mmcorl.grading.gold import clean_gold
 from mmcorl.grading.items import McqPolicy
@@ -37,7 +39,7 @@ from mmcorl.grading.question import (
     is_other_way_round,
 )
 from mmcorl.grading.reference import Reference
-from mmcorl.grading.statements import approximation, around_the_box, contradicts
+from mmcorl.grading.statements import approximation, around_the_answer, contradicts, mentions_another
 from mmcorl.grading.wording import CHANGING, has_words, plain, says_words, says_yes_or_no, value_said, words_listed
 
 _CACHED_QUESTION = 8192
@@ -113,21 +115,40 @@ def apply_rules(
         )
     if extraction.answer is None:
         return without_answer(extraction.source)
+    if thinking and CLOSES.search(response) is None:
+        # Training takes the answer tag at the end of a thought that never closes; scores do not.
+        return without_answer("cut_off" if cut_off else "unclosed")
     answer = extraction.answer
     if "," in answer:
         decimal = writes_decimal_commas(reference.question or response)
         answer = without_braced_commas(answer, decimal)
         answer = with_decimal_points(answer) if decimal else answer
     credited, reason = _compare(answer, reference, relation, mcq_policy)
-    if extraction.source == "boxed":
-        before, behind = around_the_box(response)
+    if extraction.source in ("boxed", "answer_tags"):
+        before, behind = around_the_answer(response, extraction.source)
+        # Extraction, by which training votes, reads tags without the words around them; a tag ends its sentence.
+        if extraction.source == "answer_tags" and is_retracted(before, f"\n{behind}"):
+            return without_answer("cut_off" if cut_off else "none")
         if contradicts(answer, before, behind, relation, reference.question, choices_of(reference)):
             return RuleResult(None, False, False, False, "the prose around the box states another answer")
         if credited and (rounded := approximation(behind)) is not None:
             credited, reason = _compare(rf"{answer} \approx {rounded}", reference, relation, mcq_policy)
         if credited and reference.question and is_other_way_round(sentence_before(before), reference.question):
             credited, reason = False, "a ratio the other way round"
+        if credited and not _stands(answer, response, before, behind, reference, relation):
+            credited, reason = False, "the words around the answer may change it or take it back"
     return RuleResult(extraction.answer, True, False, credited, reason)
+
+
+def _stands(answer: str, response: str, before: str, behind: str, reference: Reference, relation: Equivalence) -> bool:
+    """Return whether a response states its answer, and neither takes it back nor mentions another one."""
+    if not is_stated(before, behind, reference.question):
+        return False
+    if not behind.strip(" $*.}\n"):
+        return True
+    if is_withdrawn(before, behind) or mentions_another(answer, before, behind, relation, choices_of(reference)):
+        return False
+    return not without_thoughts(response)[1] or response.rstrip().endswith("</answer>")
 
 
 def last_number(text: str) -> str | None:

@@ -1,10 +1,11 @@
 r"""What the prose around a box says of it: another answer, or the unit of its approximation.
 
-    statement = ("the answer" | the quantity that the question asks for) ("is" | "=" "
-        "| ...) value, and the sentence ends;
+    statement = ("the answer" | the quantity that the question asks for) copula value, then the sentence ends;
                 value "is the answer"
+    mention   = (pronoun | noun of an answer, in many languages) copula value, and the clause ends; `x = value` alone
 
-A statement in the sentence before the box, or anywhere behind it, contradicts the box where its value is another one.
+A statement in the sentence before the box, or anywhere behind it, contradicts the box where its value is another one:
+there is no answer. A mention behind it may be of something else: rules only leave that answer to a judge.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ from functools import lru_cache
 from mmcorl.answers import Equivalence
 from mmcorl.answers.boxes import BOX
 from mmcorl.answers.denials import is_denied, sentence_before
+from mmcorl.answers.extract import Source, last_tag
 from mmcorl.answers.options import LETTERS
 from mmcorl.answers.parse import parse
+from mmcorl.grading.wording import NEUTRAL, plain
 
 _NUMBER = r"(?:-?(?:\d{1,3}(?:,\d{3})+|\d{1,12})(?:\.\d{1,12})?(?:/\d{1,9})?|-?\\d?frac\{\d{1,9}\}\{\d{1,9}\})"
 _VALUE = rf"[*$(\\ ]{{0,6}}({_NUMBER}|[A-H](?![\w']))[*$)\\]{{0,4}}(?: ?(?:\\text\{{)?[A-Za-z%°]{{1,12}}\}}?\$?)?"
@@ -41,8 +44,31 @@ _APPROXIMATELY = re.compile(
     rf"aproximadamente|circa|约|大约)\s?\$?({_NUMBER}(?:\s|\\[ ,]){{0,3}}(?:\\(?:text|mathrm)\{{[^{{}}]{{1,24}}\}}"
     rf"|[A-Za-z°%]{{1,12}}(?:/[a-z]{{1,6}})?)(?:\^\{{?[23]\}}?|²|³)?)"
 )
+_NOUN = (
+    r"(?:it|that|this|answer|result|final|solution|respuesta|resultado|réponse|résultat|antwort|ergebnis"
+    r"|risposta|risultato|resposta|antwoord|svar|ответ|відповідь|odpowiedź|cevap|jawaban(?:nya)?)"
+)
+_MENTION = re.compile(
+    rf"(?:\b{_NOUN}(?:\s?[:：=—]|['’]s|(?<=ответ)"
+    r"|\s(?:is|was|should be|must be|es|est|ist|è|é|war|равен|это|to|är|adalah|là))"
+    r"(?: (?:actually|really|in fact|now|therefore))?\s"
+    r"|\b(?:es|es ist|é|это|(?:(?:答案|结果|应该|應該)?[是为為])|(?:答え|正解)は|(?:정답|답)[은는])\s?"
+    r"|(?<!\w)(?:è|c['’]est)\s|(?<=[。！，、 \n])(?=-?[\d.]+(?:です|입니다)))"
+    rf"{_VALUE}(?:\s?(?:です|である|だ|입니다|이다|after all|instead)){{0,2}}{_END}",
+    re.IGNORECASE,
+)
+_EQUATION = re.compile(rf"^[\s*$]{{0,6}}([A-Za-z]) ?= ?{_VALUE}\s?\.?[ \t]*$", re.MULTILINE)
+_NAMED = re.compile(
+    r"\b[Tt]he (?:final |correct |right )?answer (?:is|should be)[: ]\s?(?:actually |really )?"
+    r"([^\n]{1,80}?)(?=[.!](?:\s|\Z)|\n|\Z)"
+)
+_LETTER_BEFORE = re.compile(r"([A-Za-z]) ?= ?\Z")
+_PURE = re.compile(r"(?:\\[A-Za-z]+|[^A-Za-z]|(?<![A-Za-z])[A-Za-z](?![A-Za-z]))+")
+_WORDS = re.compile(r"[^\W\d_]{2,}(?: [^\W\d_]{2,}){0,2}")
 _BRACE = re.compile(r"[{}]")
-_BEFORE, _BEHIND = 240, 600
+_BEFORE, _BEHIND = 320, 1 << 14
+_BOXES = 4
+"""Boxes at the end of a response among which the last that closes is looked for."""
 _ENDS_LEAD = (".", "!", "。", ":", "：", ",", "nswer", "so", "thus", "herefore")
 
 
@@ -53,17 +79,26 @@ def _stated(quantity: str) -> re.Pattern[str]:
     return re.compile(rf"(?:{subjects}){_IS}{_VALUE}{_END}")
 
 
-def around_the_box(response: str) -> tuple[str, str]:
-    """Return what stands before the last box of a response and behind it."""
-    boxes = list(BOX.finditer(response, max(0, response.rfind("box") - 12)))
-    if not boxes:
-        return "", ""
-    box = boxes[-1]
-    depth, end = 1, box.end()
-    while depth and (brace := _BRACE.search(response, end)) is not None:
+def around_the_answer(response: str, source: Source) -> tuple[str, str]:
+    """Return what stands before the last answer tag or box of a response, as its source says, and behind it."""
+    if source == "answer_tags":
+        start, end = last_tag(response) or (0, len(response))
+    else:
+        closed = (box for box in reversed(list(BOX.finditer(response))[-_BOXES:]) if _end_of(response, box.end()))
+        box = next(closed, None)
+        if box is None:
+            return "", ""
+        start, end = box.start(), _end_of(response, box.end())
+    return response[max(0, start - _BEFORE) : start], response[end : end + _BEHIND]
+
+
+def _end_of(text: str, start: int) -> int:
+    """Return where a brace that opened before a place closes; 0 where it never does."""
+    depth, end = 1, start
+    while depth and (brace := _BRACE.search(text, end)) is not None:
         depth += 1 if brace.group() == "{" else -1
         end = brace.end()
-    return response[max(0, box.start() - _BEFORE) : box.start()], response[end : end + _BEHIND]
+    return 0 if depth else end
 
 
 def approximation(behind: str) -> str | None:
@@ -90,6 +125,34 @@ def contradicts(
     for pattern in (stated, _CORRECTED, _IS_THE_ANSWER) if follows else ():
         values += [match.group(1) for match in pattern.finditer(behind) if not is_denied(behind[: match.start()])]
     return any(_differ(answer, value, relation, choices) for value in values)
+
+
+def mentions_another(
+    answer: str, before: str, behind: str, relation: Equivalence, choices: tuple[str, ...] | None
+) -> bool:
+    """Return whether what follows an answer mentions another value of its kind, as if it were the answer."""
+    values = [match.group(1) for match in _MENTION.finditer(behind)]
+    letter = _LETTER_BEFORE.search(before.rstrip("$ "))
+    for match in _EQUATION.finditer(behind):
+        values += [match.group(2)] if letter is None or match.group(1) == letter.group(1) else []
+    if any(_differ(answer, value, relation, choices) for value in values):
+        return True
+    return any(_are_two(answer, match.group(1).strip(" *$"), relation, choices) for match in _NAMED.finditer(behind))
+
+
+def _are_two(answer: str, value: str, relation: Equivalence, choices: tuple[str, ...] | None) -> bool:
+    """Return whether an answer and what `the answer is` are two options, two expressions or two short names."""
+    if not value or relation.same(answer, value, choices):
+        return False
+    if choices:
+        labels = [relation.options(text, choices).labels for text in (answer, value)]
+        return all(labels) and labels[0] != labels[1]
+    if parse(value).number is not None:
+        return _differ(answer, value, relation, choices)
+    if _PURE.fullmatch(value):
+        return _PURE.fullmatch(answer) is not None
+    names = _WORDS.fullmatch(value) and _WORDS.fullmatch(plain(answer))
+    return bool(names) and not NEUTRAL.intersection(value.casefold().split())
 
 
 def _differ(answer: str, value: str, relation: Equivalence, choices: tuple[str, ...] | None) -> bool:

@@ -143,6 +143,9 @@ def test_scores_of_drafts() -> None:
         assert (verdict.correct, verdict.stage, getattr(verdict, says)) == (False, "no_answer", True)
     assert grade(DRAFT, "12").correct
     assert grade(DRAFT + r"</think>\boxed{12}", "12", thinking=True).correct
+    # Training takes the tag that ends such a draft; scores do not.
+    assert grade("5 + 7 <answer>12</answer>", "12", thinking=True).unclosed
+    assert grade("<think>5 + 7 <answer>12</answer>", "12").correct
     with Grader() as grader:
         assert not grader.grade(DRAFT, Reference("12"), thinking=True).correct
         item = Item("a", "1", "Sum?", "12")
