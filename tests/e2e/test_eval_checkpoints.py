@@ -163,7 +163,7 @@ def test_options_checkpoints_and_benchmarks_are_refused_before_the_data_are_look
 ) -> None:
     out = ["--out", tmp_path / "out"]
     for options, says in REFUSED:
-        argv = ["eval", tiny_checkpoints["qwen2"], f"gsm8k={tmp_path}/nowhere", *out]
+        argv = ["eval", tiny_checkpoints["qwen2"], f"gsm8k={tmp_path}/nowhere", *out, "--max-new-tokens", "64"]
         assert says in cli.refused(*argv, *options.split())
     for model, names, says in (
         ("zoo:none", ["gsm8k=x"], "there is no 'zoo:none': the zoo has"),

@@ -121,10 +121,10 @@ def test_a_wrong_adapter_is_refused_before_it_trains_or_is_evaluated(
     (config.parent / "wrong.py").write_text(WRONG)
     shutil.copy(config.parent / "wrong.py", "wrong.py")
     model = load(config).agents[0].model
-    rows = str(config.parent / "tiny.jsonl")
+    rows, short = str(config.parent / "tiny.jsonl"), ["--max-new-tokens", "64"]
     for command in (
         ["train", str(config), "agents.a.adapter=wrong.py:Wrong", "vision.max_side=512", "--run-dir", "run", "--quiet"],
-        ["eval", model, f"own={rows}", "--adapter", "wrong.py:Wrong", "--vision", "max_side=512", "--out", "scores"],
+        ["eval", model, f"own={rows}", "--adapter", "wrong.py:Wrong", "--vision", "max_side=512", *short],
     ):
         capsys.readouterr()
         assert main(command) == 2
