@@ -151,7 +151,7 @@ _WRITTEN = tuple(
         (r"\bmixed (?:number|fraction)", r"\A-?\d+ ?(?:\\frac| \d+/\d)"),
         (r"\bimproper fraction", r"\A-?(?:\\frac\{-?\d+\}\{\d+\}|\d+/\d+)\Z"),
         (r"\bas an? (?:\w+ )?fraction\b", r"\\frac|/"),
-        (r"\bas a (?:\w+ )?decimal\b", r"\A[^/\\]*\Z"),
+        (r"\bas a (?:\w+ )?decimal\b", r"\A[^/\\%]*\Z"),
     )
 )
 """What a question says of how a value is written, and what a value so written looks like."""
