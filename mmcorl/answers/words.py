@@ -44,6 +44,8 @@ PARTS |= {"eighth": 8, "ninth": 9, "tenth": 10}
 
 
 _MATHEMATICS = re.compile(r"[\\_^=<>+*/{}|]")
+_PAIRS = re.compile(r"(?:([a-z])\1)+", re.IGNORECASE)
+"""Genotypes, such as AaBB."""
 _ARTICLE = re.compile(r"(?:[Aa]n?|[Tt]he) (?=[A-Za-z-]{3})")
 
 
@@ -56,7 +58,7 @@ def fold_case(text: str) -> str:
 
 def _is_cased_as_word(word: str) -> bool:
     """Return whether the case of a word means nothing: in `Yes`, `TRUE` and `MuBERT`, not in `abC`, `Abc` and `SAS`."""
-    if len(word) == 1 or _MATHEMATICS.search(word):
+    if len(word) == 1 or _MATHEMATICS.search(word) or _PAIRS.fullmatch(word):
         return False
     if len(word) > 5:
         return True

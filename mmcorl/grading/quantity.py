@@ -46,6 +46,7 @@ _HOW_MANY = re.compile(r"\bhow many (?:more |fewer |different |other |of the )*(
 _NO_UNITS_TEXT = "in can are times t s h l second minute hour day week month year"
 _NO_UNITS = frozenset(_NO_UNITS_TEXT.split())
 _ANY_THING = frozenset({"unit", "units", "way", "ways"})
+_PERCENT = re.compile(r"%|％|percent|per cent|prozent|pour cent|por ciento|百分|процент", re.IGNORECASE)
 _KINDS = (
     re.compile(r"[A-Za-z]|\\[a-z]+"), re.compile(r"[A-Za-z]_.+"), re.compile(r"[A-Za-z]'*(?:_.+)?\(.*\)"),
     re.compile(r"[a-z]{2}|[A-Z]{2}"), re.compile(r"\\angle ?.*"), re.compile(r"\\(?:sin|cos|tan|cot|sec|csc).+"),
@@ -179,13 +180,16 @@ def is_symbol(name: str) -> bool:
     return name.startswith("\\") or (is_name(name) and name.casefold() not in QUANTITY_WORDS and " " not in name)
 
 
-def counts_others(unit: str, question: str) -> bool:
-    """Return whether a unit or a counted noun is not what the question asks for."""
+def counts_others(unit: str, question: str, same_number: bool) -> bool:
+    """Return whether a unit or a counted noun is not what the question asks for.
+
+    `same_number`: the known answer has the same number, without a unit; 5 is 5% where the question speaks of percent.
+    """
     sought, words = sought_by(question), [word.casefold() for word in _WORD.findall(unit)]
     if _is_measure(unit):
         if sought.unit is not None:
             return unit != sought.unit and not (unit == "°" and sought.unit in ("°C", "°F"))
-        return sought.counted is not None
+        return sought.counted is not None or (unit == "%" and same_number and not _PERCENT.search(question))
     known = _nouns(sought.clause if sought.counted else question)
     return not all(word in _ANY_THING or stem(word) in known for word in words)
 

@@ -3,7 +3,8 @@ r"""What a question asks for beside a value: an order, a ratio one way round, a 
 order   = words of order in any of some thirty languages, or several quantities that are named one by one
 ratio   = `ratio of X to Y`: what names Y before X answers another question
 size    = rows by columns
-form    = factored, expanded or in lowest terms, where the gold is and the answer, though equal, is not
+form    = factored, expanded, in lowest terms, exact, a fraction, ... where the gold is and the answer, though equal, is
+          not
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from math import gcd, isqrt
 from mmcorl.answers.grammar import split_top_level
 from mmcorl.answers.latex import clean
 from mmcorl.answers.names import QUANTITY
+from mmcorl.answers.parse import parse
 
 _LEAST, _GREATEST = "(?:least|smallest|lowest|shortest|lightest)", "(?:greatest|largest|highest|longest|heaviest)"
 _COUNT = r"(?:\d{1,2}|two|three|four|five|six|seven|eight|nine|ten|few|several)"
@@ -59,6 +61,13 @@ _SEVERAL = re.compile(
     r"\b(?i:find|determine|compute|calculate|give|state|solve for|values? (?:of|for)|coefficients? of|what (?:is|are)) "
     rf"{_ITEM}(?:, {_ITEM})*,? and {_ITEM}"
 )
+# `x- and y-intercept`, `how many boys and how many girls`, `first the mean, then the mode`, `left and right`.
+_PAIRED = re.compile(
+    r"\b(?:[xyz]- and (?:the )?[xyz]-\w+|how many \w+ and (?:how many )?\w+"
+    r"|(?:find|state|give|list|write|name)\b[^.?]{1,80}\bthen\b|first\b[^.?]{0,40} and [^.?]{0,20}\bsecond"
+    r"|left and (?:the )?right|home and (?:the )?away)\b",
+    re.IGNORECASE,
+)
 _RATIO = re.compile(r"\b(?:ratios?|odds|proportions?)\b|比", re.IGNORECASE)
 _RATIO_OF = re.compile(
     r"\b(?:ratio|proportion) of (?:the )?([^?.,;]{1,60}?) to (?:the )?([^?.,;]{1,60}?)(?=[?.,;]| in | is | if |\Z)",
@@ -76,7 +85,7 @@ def asks_for_order(question: str | None) -> bool:
 def _asks_for_order(question: str) -> bool:
     question = _ANY_ORDER.sub("", question)
     folded = question.casefold()
-    if _ORDERED.search(question) or _SEVERAL.search(question):
+    if _ORDERED.search(question) or _SEVERAL.search(question) or _PAIRED.search(question):
         return True
     return any(words in folded for words in _ORDER_WORDS)
 
@@ -131,6 +140,22 @@ _REDUCED = re.compile(
     r"|\birreducible|\bridotta|\bsimplifi|сократи|упрост|最简|化简|約分|簡単に|기약|간단히",
     re.IGNORECASE,
 )
+_EXACT = re.compile(r"\bexact(?:ly)?\b|\bin terms of \W{0,3}pi\b", re.IGNORECASE)
+_DECIMAL = re.compile(r"-?\d*\.\d+")
+_PRIMES = re.compile(r"\bprime factori[sz]ation|\bproduct of (?:\w+ )?primes?\b|\bprime factors\b", re.IGNORECASE)
+_POWER = re.compile(r" ?(\d{1,6})(?:\^\{?\d+\}?)? ?")
+_WRITTEN = tuple(
+    (re.compile(words, re.IGNORECASE), re.compile(form))
+    for words, form in (
+        (r"\bscientific notation|\bstandard form", r"\A-?[1-9](?:\.\d+)?(?: ?\\(?:times|cdot) ?10\^|[eE]-?\d)"),
+        (r"\bmixed (?:number|fraction)", r"\A-?\d+ ?(?:\\frac| \d+/\d)"),
+        (r"\bimproper fraction", r"\A-?(?:\\frac\{-?\d+\}\{\d+\}|\d+/\d+)\Z"),
+        (r"\bas an? (?:\w+ )?fraction\b", r"\\frac|/"),
+        (r"\bas a (?:\w+ )?decimal\b", r"\A[^/\\%]*\Z"),
+    )
+)
+"""What a question says of how a value is written, and what a value so written looks like."""
+_RATIO_OF_NUMBERS = re.compile(r"\d{1,12}(?:\s?:\s?\d{1,12})+")
 _FRACTION = re.compile(r"-?(?:\\frac\{(\d{1,12})\}\{(\d{1,12})\}|(\d{1,12})/(\d{1,12}))")
 _ROOT = re.compile(r"\\sqrt\{(\d{1,9})\}")
 _SUM = re.compile(r"\(([^()]*[A-Za-z][^()]*)\)")
@@ -147,9 +172,26 @@ def is_in_form(answer: str, gold: str, question: str | None) -> bool:
         return _is_factored(answer.rpartition("=")[2], gold.rpartition("=")[2], bool(_COMPLETELY.search(question)))
     if _EXPANDED.search(question) and "(" not in gold:
         return not any(_is_sum(match.group(1)) for match in _SUM.finditer(answer))
-    if _REDUCED.search(question):
-        return _is_reduced(answer) or not _is_reduced(gold)
-    return True
+    if _REDUCED.search(question) and _is_reduced(gold) and not _is_reduced(answer):
+        return False
+    if _EXACT.search(question) and _DECIMAL.fullmatch(answer):
+        left, right = parse(answer).number, parse(gold).number
+        return left is not None and right is not None and left.value == right.value
+    if _PRIMES.search(question) and _is_of_primes(gold):
+        return _is_of_primes(answer)
+    return all(
+        form.search(answer) is not None
+        for words, form in _WRITTEN
+        if words.search(question) and form.search(gold) is not None
+    )
+
+
+def _is_of_primes(product: str) -> bool:
+    factors = [_POWER.fullmatch(factor) for factor in re.split(r"\\cdot|\\times", product)]
+    primes = [int(factor.group(1)) for factor in factors if factor]
+    return len(primes) == len(factors) and all(
+        prime > 1 and all(prime % divisor for divisor in range(2, isqrt(prime) + 1)) for prime in primes
+    )
 
 
 def _is_sum(text: str) -> bool:
@@ -205,11 +247,13 @@ def _has_content(product: str) -> bool:
 
 
 def _is_reduced(text: str) -> bool:
-    """Return whether a fraction of whole numbers is in lowest terms, and no root has a square in it."""
+    """Return whether a fraction or ratio of whole numbers is in lowest terms, and no root has a square in it."""
     if (fraction := _FRACTION.fullmatch(text)) is not None:
         above, below = (int(number) for number in fraction.groups() if number is not None)
         if gcd(above, below) > 1 or below == 1:
             return False
+    if _RATIO_OF_NUMBERS.fullmatch(text) and gcd(*map(int, text.split(":"))) > 1:
+        return False
     return not any(_has_square(int(root.group(1))) for root in _ROOT.finditer(text))
 
 

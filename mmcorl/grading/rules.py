@@ -40,12 +40,22 @@ from mmcorl.grading.question import (
 )
 from mmcorl.grading.reference import Reference
 from mmcorl.grading.statements import approximation, around_the_answer, contradicts, mentions_another
-from mmcorl.grading.wording import CHANGING, has_words, plain, says_words, says_yes_or_no, value_said, words_listed
+from mmcorl.grading.wording import (
+    CHANGING,
+    has_words,
+    plain,
+    says_words,
+    says_yes_or_no,
+    solutions_said,
+    value_said,
+    words_listed,
+)
 
 _CACHED_QUESTION = 8192
 _NUMBERS = re.compile(r"-?[$0-9.,]{2,}|-?[0-9]+")
 _LETTER = re.compile(r"[A-Z]")
 _NOTHING = re.compile(r"-?0+(?:\.0+)?\s*[A-Za-z]\w*")
+_NEXT_LETTER = re.compile(r"(?:[;,]|,? and) ?(?=[A-H][.):] )")
 _EITHER = re.compile(r"\bor\b|或")
 _POWER_OF_TEN = re.compile(r"\\?(?:times|cdot)?\s*10\s*\^\s*\{?\s*(-?\d{1,3})\s*\}?")
 
@@ -227,6 +237,9 @@ def _compare_option(
         and (letter := option_said(answer, choices, lambda text: relation.options(text, choices).labels))
     ):
         labels, by_letter = frozenset({letter}), True
+    if not labels and len(correct) > 1 and not _EITHER.search(answer):
+        # `C. Iron; D. Copper`
+        labels = _labels_of_values(_NEXT_LETTER.split(plain(answer)), choices, relation)
     if named.conflict and not labels:
         return False, "a letter with something else than its own value"
     if not labels and len(correct) > 1:
@@ -251,7 +264,11 @@ def _compare_option(
 def _compare_free_form(answer: str, gold: str, reference: Reference, relation: Equivalence) -> tuple[bool, str]:
     """Compare an answer as it stands, else what a sentence says, where that is what the answer is."""
     credited, reason = _compare_values(answer, gold, reference, relation)
-    if credited or reason != NOT_EQUAL or not has_words(answer):
+    if credited or reason != NOT_EQUAL:
+        return credited, reason
+    if (solutions := solutions_said(gold)) is not None and solutions == solutions_said(answer):
+        return True, "the same words"
+    if not has_words(answer):
         return credited, reason
     question = reference.question
     if says_yes_or_no(answer, gold, question) or says_words(answer, gold, question):
@@ -306,7 +323,11 @@ def _compare_values(answer: str, gold: str, reference: Reference, relation: Equi
     if question is not None:
         if left.name is not None and left.name != right.name and names_another(left.name, question):
             return False, "another quantity than the question asks for"
-        if left.unit is not None and right.unit is None and counts_others(left.unit, question):
+        if (
+            left.unit is not None
+            and right.unit is None
+            and counts_others(left.unit, question, left.number == right.number)
+        ):
             return False, "another unit than the question asks for"
     if right.kind == "number" and left.kind == "expression" and _NOTHING.fullmatch(left.body):
         # `0H` is 0 whatever H is, but no number.

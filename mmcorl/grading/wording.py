@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from decimal import Decimal
 
 from mmcorl.answers.cleanup import strip_noise
+from mmcorl.answers.latex import clean
 from mmcorl.answers.names import is_name
 from mmcorl.answers.parse import parse
 from mmcorl.answers.units import UNIT_WORDS
@@ -59,8 +61,9 @@ değil veya yaklaşık bukan tidak atau sekitar không hoặc khoảng ليس ل
 """
 CHANGING = frozenset(_CHANGING_TEXT.split())
 """Words that make another value of one, or no value at all: they deny, hedge, compare, calculate or count."""
-_TAIL_TEXT = "in all total altogether each together left remaining long tall wide old high apiece overall of them"
+_TAIL_TEXT = "in all total altogether each together left remaining long tall wide old high apiece overall of them Uhr"
 _TAIL = frozenset(_TAIL_TEXT.split())
+_PER_ONE = frozenset({"each", "apiece"})
 _WORDS = re.compile(r"[^\W\d_]+(?:'[^\W\d_]+)?")
 _VALUE = re.compile(r"(?:[-+]?[\d.(\[$]|\\(?!text)|-?(?<![^\W\d_'])[A-Za-z](?![A-Za-z']))")
 _NAMED = re.compile(r"[A-Za-z] is ")
@@ -71,7 +74,11 @@ _LABEL = re.compile(r"([^\W\d_]{1,24}(?:[ '-][^\W\d_]{1,24}){0,5}) ?[:：]\s*(?=
 _CJK = re.compile(
     r"(?:答案|结果|所以|因此|故|总共|一共|共有|共计|合计|共|为|是|等于|有|答えは|答え|合計|は|정답은|답은|,|:| )*"
 )
-_CJK_TAIL = re.compile(r"(?:です|である|입니다|이다|[个只本条块次种页张辆棵支朵颗件位袋瓶箱组根片名岁]|\.| )*")
+_CJK_COUNT = re.compile(
+    r"(-?\d[\d,]*(?:\.\d+)?)([万萬亿億]?)([\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7a3]*?)(?:です|である|입니다|이다)?"
+)
+_CJK_SCALES = {"": 1, "万": 10**4, "萬": 10**4, "亿": 10**8, "億": 10**8}
+_CJK_CHANGING = re.compile(r"[以约約不没未超每弱強余]|이상|이하|미만|초과|より|まで|ほど|未満")
 _GLOSS = re.compile(r"(.+?) ?\(((?:[^()]|\([^()]*\)){2,200})\)", re.DOTALL)
 _REASON = re.compile(
     r"(?:(?:because(?! of)|since|weil|car|parce que|porque|ya que|perché|omdat|так как|потому что)\b|因为|由于)",
@@ -180,16 +187,20 @@ def _without_sentence(text: str, question: str | None) -> str | None:
         if is_name(name):
             return f"{name} = {rest}" if len(name) > 2 else None
         return rest if are_neutral(_WORDS.findall(label.group(1)), question) else None
-    if not text.isascii() and (opening := _CJK.match(text)) is not None and opening.end():
+    if not text.isascii() and (opening := _CJK.match(text)) is not None:
         rest = text[opening.end() :]
-        return rest if rest[:1].isdigit() or rest[:1] in "-\\([" else None
+        if (count := _counted_in_cjk(rest, question)) is not None:
+            return count
+        if opening.end():
+            return rest if rest[:1].isdigit() or rest[:1] in "-\\([" else None
     start = _value_start(text)
     if start is None:
         return None
     lead, core = text[:start], text[start:]
     words = core.split(" ")
     while len(words) > 1 and (
-        words[-1] in _TAIL or (question and _is_of(words[-1], question) and words[-1] not in UNIT_WORDS)
+        (words[-1] in _TAIL and not (question and words[-1] in _PER_ONE))
+        or (question and _is_of(words[-1], question) and words[-1] not in UNIT_WORDS)
     ):
         words.pop()
     core = " ".join(words).rstrip(",")
@@ -200,6 +211,18 @@ def _without_sentence(text: str, question: str | None) -> str | None:
     if re.search(r"[^\w\s'-]", lead) or last in _GOVERNING or last in _NOUNS or (last != "a" and is_name(last)):
         return None
     return core if are_neutral(words, question) else None
+
+
+def _counted_in_cjk(text: str, question: str | None) -> str | None:
+    """Return 8 for `8個です` and 50000 for `5万`; what is counted must stand in the question, if there is one."""
+    match = _CJK_COUNT.fullmatch(text)
+    if match is None or parse(text).unit is not None or _CJK_CHANGING.search(match.group(3)):
+        return None
+    number, scale, things = match.groups()
+    things = things.lstrip("个個개")
+    if not (scale or match.group(3)) or (things and things not in (question or things)):
+        return None
+    return str(Decimal(number.replace(",", "")) * _CJK_SCALES[scale])
 
 
 def _is_of(word: str, question: str) -> bool:
@@ -303,6 +326,23 @@ def says_words(answer: str, gold: str, question: str | None) -> bool:
     if not are_neutral(before + behind, question):
         return False
     return (not before or before[-1] in _COPULA | _WHERE) and (not behind or (not before and behind[0] in _COPULA))
+
+
+_SOLUTIONS = re.compile(
+    r"(?:there (?:is|are) )?(?:(?P<no>no)|infinitely many|infinite|an infinite number of) ?"
+    r"(?P<which>real|integer|positive)? ?(?P<noun>solutions?)?(?: exists?)?",
+    re.IGNORECASE,
+)
+
+
+def solutions_said(text: str) -> str | None:
+    """Return the same for `no solutions`, `there is no solution` and the empty set; None for other texts."""
+    if clean(text) in (r"\emptyset", r"\varnothing", "∅"):
+        return "no None"
+    match = _SOLUTIONS.fullmatch(plain(text))
+    if match is None or (match["no"] and not match["noun"]):
+        return None
+    return f"{'no' if match['no'] else 'infinitely many'} {match['which'] and match['which'].casefold()}"
 
 
 _AND = re.compile(r",? and |, ?| & |；|; ?")
