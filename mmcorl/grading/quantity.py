@@ -40,15 +40,21 @@ _SYMBOL = re.compile(
     r"(?! ?[-+*/^=(\\]|\w)(?P<more>(?:,? and |, )(?=[A-Za-z](?![a-z])))?"
 )
 _AXIS = re.compile(r"\b([xyz])-(?:intercept|coordinate|value|component)s?\b")
+_SEGMENT = re.compile(r"\\overline\{([A-Z]{2})\}")
 _SET = re.compile(r"[${}]|\\(?:text|mathrm|rm)(?![A-Za-z])")
 _UNIT_AT = re.compile(r"\b(?:in|how many|number of|nearest) ", re.IGNORECASE)
-_HOW_MANY = re.compile(r"\bhow many (?:more |fewer |different |other |of the )*([^\W\d_]+)", re.IGNORECASE)
+_HOW_MANY = re.compile(
+    r"\bhow many (?:more |fewer |different |other |of the )*"
+    r"(?!(?:does|do|did|is|are|was|were|has|have|can|will)\b)([^\W\d_]+)",
+    re.IGNORECASE,
+)
 _NO_UNITS_TEXT = "in can are times t s h l second minute hour day week month year"
 _NO_UNITS = frozenset(_NO_UNITS_TEXT.split())
 _ANY_THING = frozenset({"unit", "units", "way", "ways"})
 _PERCENT = re.compile(r"%|％|percent|per cent|prozent|pour cent|por ciento|百分|процент", re.IGNORECASE)
 _KINDS = (
-    re.compile(r"[A-Za-z]|\\[a-z]+"), re.compile(r"[A-Za-z]_.+"), re.compile(r"[A-Za-z]'*(?:_.+)?\(.*\)"),
+    re.compile(r"[A-Za-z]|\\(?!angle|sin|cos|tan|cot|sec|csc)[a-z]+"),
+    re.compile(r"[A-Za-z]_.+"), re.compile(r"[A-Za-z]'*(?:_.+)?\(.*\)"),
     re.compile(r"[a-z]{2}|[A-Z]{2}"), re.compile(r"\\angle ?.*"), re.compile(r"\\(?:sin|cos|tan|cot|sec|csc).+"),
 )  # fmt: skip
 """Symbols that name things of one kind: a letter, a term, a value of a function, a segment, an angle, a ratio."""
@@ -107,7 +113,7 @@ def sought_by(question: str) -> Sought:
     clause = whole[words[0].start() :] if words else whole
     condition = _CONDITION.search(clause, 1)
     clause = clause[: condition.start()] if condition else clause
-    plain = _ANGLE.sub(r"\\angle ", clause.replace("$", "").replace(r"\(", "").replace(r"\)", ""))
+    plain = _ANGLE.sub(r"\\angle ", _SEGMENT.sub(r"\1", clause).replace("$", "").replace(r"\(", "").replace(r"\)", ""))
     many = _HOW_MANY.search(clause)
     counted = many.group(1) if many else None
     symbol = _symbol(plain)
