@@ -133,7 +133,11 @@ def is_denied(before: str) -> bool:
 
 def sentence_before(before: str) -> str:
     """Return the sentence that the end of a text stands in, at most its last 320 characters."""
-    window = before[-_BEFORE:]
+    return _last_sentence(before[-_BEFORE:])
+
+
+@lru_cache(maxsize=1 << 6)
+def _last_sentence(window: str) -> str:
     start = 1 + window.rfind("\n")
     if not window.isascii():
         start = max(start, *(1 + window.rfind(end) for end in "。！？"))

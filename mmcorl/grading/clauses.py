@@ -18,8 +18,7 @@ from mmcorl.answers.denials import sentence_before
 from mmcorl.grading.wording import CHANGING, without_gloss
 
 _WORD = re.compile(r"[^\W\d_]+(?:'[^\W\d_]+)?")
-# The formula that ends in the answer, with its delimiter, and what sets words in type.
-_FORMULA = re.compile(r"(?:\$\$?|\\[\[(])[^$\n]{0,160}\Z|[A-Za-z](?:_\w)? ?= ?\Z")
+# What sets words in type.
 _TYPE = re.compile(r"\\(?:text\w*|mathrm)\s?\{|\\[,;:! \[(]|\\q?quad(?![A-Za-z])|<answer>|[*_${}>#|~]")
 _BREAK = re.compile(
     r"[,;.:!?，。；：、—()=⇒]|\b(?:is|are|was|were|equals?|has|have|had|gets?|gives?|yields?|obtain|find|so|thus|hence"
@@ -58,6 +57,12 @@ _SUPERLATIVE = re.compile(
 _ROUNDED = re.compile(r"\b(?:about|approx\w*|nearest|round\w*|estimat\w*|decimal)\b", re.IGNORECASE)
 _BOUNDS = frozenset(["least", "than", "more", "fewer", "less"])
 _ROUNDS = frozenset(["about", "approximately", "approx", "roughly", "around"])
+# Every rejection, sample and counterfactual holds one of these: looking for them is cheap.
+_SUSPECT = re.compile(
+    r"reject|rul|exclud|discard|eliminat|dismiss|disregard|ignor|avoid|refut|wrong|false|correct|valid|not|extran|exampl"
+    r"|format|template|placeholder|guess|if",
+    re.IGNORECASE,
+)
 _COUNTERFACTUAL = re.compile(
     r"\bif\b[^,]{1,80}\bwere\b.*\b(?:would|could|might)\b|\bif\b[^,]{1,80}\bhad\b.*\bwould have\b",
     re.IGNORECASE | re.DOTALL,
@@ -104,24 +109,36 @@ def is_stated(before: str, behind: str, question: str | None) -> bool:
 
 
 def _is_led_to(sentence: str, question: str | None) -> bool:
-    formula = _FORMULA.search(sentence)
-    lead = _TYPE.sub(" ", sentence[: formula.start()] if formula else sentence).rstrip()
+    start = max(sentence.rfind("$"), sentence.rfind("\\["), sentence.rfind("\\("))
+    if start < 0 and sentence.endswith(("=", "= ")):
+        start = max(0, len(sentence) - 6)
+    formula = sentence[start:] if start >= 0 else ""
+    lead = sentence[:start].rstrip() if formula else sentence
+    lead = _TYPE.sub(" ", lead).rstrip() if lead else lead
     if not lead:
         return True
-    if _REJECTS.search(lead) or _SAMPLE.search(lead):
+    if _SUSPECT.search(lead) is not None and _is_no_statement(lead, question):
         return False
-    if _COUNTERFACTUAL.search(lead) and not _SUPPOSED.search(question or ""):
-        return False
-    if formula is not None and "=" in formula.group():
+    if "=" in formula:
         return True
-    clause = lead[max((match.end() for match in _BREAK.finditer(lead)), default=0) :].casefold()
+    clause = lead[-64:].casefold()
+    clause = clause[max((match.end() for match in _BREAK.finditer(clause)), default=0) :]
     words = _WORD.findall(clause)[-3:]
-    if words[-1:] == ["or"]:
-        return not _EITHER.search(sentence[: formula.start()] if formula else sentence)
-    changing = {word for word in words if _changes(word)} - _asked_for(question)
+    if not words:
+        return True
+    if words[-1] == "or":
+        return not _EITHER.search(sentence[:start] if formula else sentence)
+    changing = {word for word in words if _changes(word)}
+    changing -= _asked_for(question) if changing else frozenset()
     if changing - _GOVERNING or (changing & set(words[-2:]) and words[-2:] != ["given", "by"]):
         return False
     return _COMPUTES.search(clause) is None or bool(_SUPERLATIVE.search(question or ""))
+
+
+def _is_no_statement(lead: str, question: str | None) -> bool:
+    if _REJECTS.search(lead) or _SAMPLE.search(lead):
+        return True
+    return _COUNTERFACTUAL.search(lead) is not None and not _SUPPOSED.search(question or "")
 
 
 def _changes(word: str) -> bool:

@@ -22,7 +22,7 @@ from mmcorl.answers.latex import clean
 from mmcorl.answers.numbers import constant_value
 from mmcorl.answers.parse import ParsedAnswer, parse
 from mmcorl.answers.relation_base import LONGEST
-from mmcorl.answers.thinking import CLOSES, without_thoughts
+from mmcorl.answers.thinking import CLOSES, OPENS
 from mmcorl.answers.units import UNIT_WORDS
 from mmcorl.grading.clauses import is_stated, is_withdrawn
 from mmcorl.grading.finish import finish_of
@@ -158,7 +158,8 @@ def _stands(answer: str, response: str, before: str, behind: str, reference: Ref
         return True
     if is_withdrawn(before, behind) or mentions_another(answer, before, behind, relation, choices_of(reference)):
         return False
-    return not without_thoughts(response)[1] or response.rstrip().endswith("</answer>")
+    thinks = "<" in behind or "[T" in behind or "◁" in behind
+    return not thinks or OPENS.search(behind) is None
 
 
 def last_number(text: str) -> str | None:

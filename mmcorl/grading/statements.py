@@ -84,12 +84,20 @@ def around_the_answer(response: str, source: Source) -> tuple[str, str]:
     if source == "answer_tags":
         start, end = last_tag(response) or (0, len(response))
     else:
-        closed = (box for box in reversed(list(BOX.finditer(response))[-_BOXES:]) if _end_of(response, box.end()))
-        box = next(closed, None)
-        if box is None:
+        boxes = BOX.finditer(response, max(0, _last_but(response, "box", _BOXES) - 12))
+        closed = [(box.start(), end) for box in boxes if (end := _end_of(response, box.end()))]
+        if not closed:
             return "", ""
-        start, end = box.start(), _end_of(response, box.end())
+        start, end = closed[-1]
     return response[max(0, start - _BEFORE) : start], response[end : end + _BEHIND]
+
+
+def _last_but(text: str, part: str, count: int) -> int:
+    """Return where the last of a few occurrences of a part of a text stands, counted from the end."""
+    at = len(text)
+    for _ in range(count):
+        at = text.rfind(part, 0, max(at, 0)) if at > 0 else at
+    return at
 
 
 def _end_of(text: str, start: int) -> int:
