@@ -43,11 +43,7 @@ _AXIS = re.compile(r"\b([xyz])-(?:intercept|coordinate|value|component)s?\b")
 _SEGMENT = re.compile(r"\\overline\{([A-Z]{2})\}")
 _SET = re.compile(r"[${}]|\\(?:text|mathrm|rm)(?![A-Za-z])")
 _UNIT_AT = re.compile(r"\b(?:in|how many|number of|nearest) ", re.IGNORECASE)
-_HOW_MANY = re.compile(
-    r"\bhow many (?:more |fewer |different |other |of the )*"
-    r"(?!(?:does|do|did|is|are|was|were|has|have|can|will)\b)([^\W\d_]+)",
-    re.IGNORECASE,
-)
+_HOW_MANY = re.compile(r"\bhow many (?:more |fewer |different |other |of the )*([^\W\d_]+)", re.IGNORECASE)
 _NO_UNITS_TEXT = "in can are times t s h l second minute hour day week month year"
 _NO_UNITS = frozenset(_NO_UNITS_TEXT.split())
 _ANY_THING = frozenset({"unit", "units", "way", "ways"})

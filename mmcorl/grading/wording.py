@@ -220,7 +220,7 @@ def _counted_in_cjk(text: str, question: str | None) -> str | None:
         return None
     number, scale, things = match.groups()
     things = things.lstrip("个個개")
-    if not (scale or match.group(3)) or (things and things not in (question or things)):
+    if not (scale or match.group(3)) or (things and things not in (question or "")):
         return None
     return str(Decimal(number.replace(",", "")) * _CJK_SCALES[scale])
 
