@@ -104,7 +104,7 @@ _COPULA = re.compile(
 )
 _DOUBT = re.compile(
     r"\b(?:not|never|neither|nor|either|or|maybe|perhaps|possibly|probably|likely|might|may|could|would|should|unless|if"
-    r"|unsure|uncertain|sure|guess|assum\w+|suppos\w+|wrong|incorrect|false|mistake\w*|errors?|actually|wait|however|but"
+    r"|unlikely|reject\w*|exclud\w*|discard\w*|eliminat\w*|ruled|extraneous|unsure|uncertain|sure|guess|assum\w+|suppos\w+|wrong|incorrect|false|mistake\w*|errors?|actually|wait|however|but"
     r"|instead|alternatively|cannot|no|idea|know|think\w*|thought|believe\w*|heard|some(?:one)?|student|said|says|claim\w*|example|vielleicht|möglicherweise"
     r"|wahrscheinlich|vermutlich|nicht|falsch\w*|wenn|peut-être|probablement|pas|faux|fausse|si|quizás?|tal vez"
     r"|probablemente|talvez|provavelmente|não|forse|probabilmente|non|errato|se|возможно|наверное|вероятно|не|неверно"
@@ -144,6 +144,7 @@ _BARE_NUMBER = re.compile(
     r"[-−+]?[$€£¥]?\s?(?:\d{1,3}(?:,\d{3})+|\d{1,15})(?:\.\d{1,15})?(?:/\d{1,9})?\s?[^\W\d_°%²³/^]{0,12}[°%²³]?"
 )
 _WORD = re.compile(r"[\w.%°-]+")
+_MARKED = re.compile(r"(?:\A|\s)\w*\d(!(?=[*_]{0,3}[.,;])|(?<![\"'“]\d)['\"])[*_.,;]*\Z")
 _ENDING = re.compile(r"\s*(?:です|である|だ|입니다|이다|이에요)\s*\Z")
 _BEFORE = " \t\r\n*_`:：\"'“”"
 _AROUND = _BEFORE + ".,;!。，；！"
@@ -259,8 +260,9 @@ def _value(text: str, options: tuple[str, ...]) -> tuple[str | None, str]:
     if text and _option(text, options):
         return text, ""
     because = _BECAUSE.search(text)
-    value, explanation = (text, "") if because is None else (text[: because.start()], text[because.start() :])
-    value = _trimmed(value)
+    value, explanation = text, ""
+    if because is not None:
+        value, explanation = _trimmed(text[: because.start()]), text[because.start() :]
     if not value or len(value) > LONGEST_VALUE or "\n" in value:
         return None, explanation
     if _option(value, options):
@@ -291,8 +293,12 @@ def _key(text: str, options: tuple[str, ...]) -> str:
 
 
 def _trimmed(text: str) -> str:
-    """Return a value without emphasis and the punctuation behind it; before it `!12` and `.5` say something."""
-    return text.rstrip(_AROUND).lstrip(_BEFORE)
+    """Return a value without emphasis and the punctuation behind it; before it `!12` and `.5` say something.
+
+    So do a factorial that ends no sentence itself, `5!.`, and a prime without an opening quote, `6'`.
+    """
+    end = _MARKED.search(text)
+    return (text[: end.end(1)] if end is not None else text.rstrip(_AROUND)).lstrip(_BEFORE)
 
 
 def _plain(text: str) -> str:

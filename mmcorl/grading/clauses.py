@@ -29,6 +29,8 @@ _BREAK = re.compile(
 _LEADING_TEXT = "since after would should minus plus que als other another up most"
 _FURTHER_TEXT = "unlikely unlike different often usually commonly frequently typically sometimes modulo"
 _CHANGES = (CHANGING - set(_LEADING_TEXT.split())) | set(_FURTHER_TEXT.split())
+_PLAIN = (" is", " are", "answer:", "=", " have", " get", " gives", " so", " then")
+"""Ends of by far the most clauses: they lead to a value, and nothing is left to change it."""
 _GOVERNING_TEXT = "from by between within over under above below beyond until till before than per"
 _GOVERNING = frozenset(_GOVERNING_TEXT.split())
 """Prepositions: they change what stands directly behind them."""
@@ -113,15 +115,16 @@ def _is_led_to(sentence: str, question: str | None) -> bool:
     if start < 0 and sentence.endswith(("=", "= ")):
         start = max(0, len(sentence) - 6)
     formula = sentence[start:] if start >= 0 else ""
-    lead = sentence[:start].rstrip() if formula else sentence
-    lead = _TYPE.sub(" ", lead).rstrip() if lead else lead
-    if not lead:
+    lead = sentence[:start] if formula else sentence
+    if not lead or lead.isspace():
         return True
-    if _SUSPECT.search(lead) is not None and _is_no_statement(lead, question):
+    if _SUSPECT.search(lead) is not None and _is_no_statement(_TYPE.sub(" ", lead).rstrip(), question):
         return False
     if "=" in formula:
         return True
-    clause = lead[-64:].casefold()
+    clause = _TYPE.sub(" ", lead[-80:]).rstrip().casefold()
+    if clause.endswith(_PLAIN):
+        return True
     clause = clause[max((match.end() for match in _BREAK.finditer(clause)), default=0) :]
     words = _WORD.findall(clause)[-3:]
     if not words:

@@ -84,20 +84,22 @@ def around_the_answer(response: str, source: Source) -> tuple[str, str]:
     if source == "answer_tags":
         start, end = last_tag(response) or (0, len(response))
     else:
-        boxes = BOX.finditer(response, max(0, _last_but(response, "box", _BOXES) - 12))
-        closed = [(box.start(), end) for box in boxes if (end := _end_of(response, box.end()))]
-        if not closed:
+        start, end = _last_box(response)
+        if not end:
             return "", ""
-        start, end = closed[-1]
     return response[max(0, start - _BEFORE) : start], response[end : end + _BEHIND]
 
 
-def _last_but(text: str, part: str, count: int) -> int:
-    """Return where the last of a few occurrences of a part of a text stands, counted from the end."""
-    at = len(text)
-    for _ in range(count):
-        at = text.rfind(part, 0, max(at, 0)) if at > 0 else at
-    return at
+def _last_box(response: str) -> tuple[int, int]:
+    """Return where the last box that closes begins and ends; zeros without one."""
+    at = len(response)
+    for _ in range(_BOXES):
+        if (at := response.rfind("box", 0, at)) < 0:
+            break
+        for box in reversed(list(BOX.finditer(response, max(0, at - 8), at + 16))):
+            if end := _end_of(response, box.end()):
+                return box.start(), end
+    return 0, 0
 
 
 def _end_of(text: str, start: int) -> int:

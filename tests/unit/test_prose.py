@@ -101,3 +101,12 @@ def test_no_text_takes_long() -> None:
             began = time.process_time()
             prose_answer(piece * (1_000_000 // len(piece)), choices)
             assert time.process_time() - began < 1, piece
+
+
+def test_marks_that_belong_to_a_value():
+    for text, answer in (
+        ("The answer is 5!.", "5!"), ("The answer is 6'.", "6'"), ("The answer is '6'.", "6"),
+        ("The answer is 5.", "5"),
+        ("Therefore, rejected: **6**", None), ("It is unlikely to be **6**", None), ("Therefore, it is **6**", "6"),
+    ):  # fmt: skip
+        assert extract_prose(text).answer == answer, text
