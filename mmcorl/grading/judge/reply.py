@@ -24,6 +24,8 @@ from mmcorl.answers.thinking import without_thoughts
 LONGEST = 1 << 14
 """Characters of a reply that is read at all: one of so many is no verdict."""
 
+_BRACES = 100
+"""Braces without an object behind them, after which none is looked for: each may take a while."""
 _TAG, _END_TAG = re.compile(r"<([A-Za-z]\w*)>"), re.compile(r"</([A-Za-z]\w*)>")
 _ENDS = re.compile(r"(?:\s|</s>|<\|\w+\|>|<end_of_turn>)+\Z")
 _FENCE = re.compile(r"```\w*\s*\Z")
@@ -71,12 +73,12 @@ def _behind_thoughts(text: str) -> str | None:
 def _pieces(text: str) -> Iterator[str | list[tuple[str, object]]]:
     """Yield the JSON objects of a text, each as its pairs, and what is around them."""
     decoder = json.JSONDecoder(object_pairs_hook=list)
-    start, opening = 0, text.find("{")
-    while opening >= 0:
+    start, opening, failed = 0, text.find("{"), 0
+    while opening >= 0 and failed < _BRACES:
         try:
             pairs, end = decoder.raw_decode(text, opening)
         except (ValueError, RecursionError):
-            opening = text.find("{", opening + 1)
+            opening, failed = text.find("{", opening + 1), failed + 1
             continue
         yield _FENCE.sub("", text[start:opening])
         yield pairs
