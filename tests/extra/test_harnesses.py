@@ -21,7 +21,7 @@ ROWS: list[dict[str, Any]] = [
     {"question": "What is 2 + 2?", "answer": "4", "options": None},
     {"question": "What is half of 16?", "answer": "8", "options": None},
     {"question": "How many are there?", "answer": "B", "options": ["3", "4", "5"]},
-    {"question": "Write it as a fraction.", "answer": "\\frac{8}{2}", "options": None},
+    {"question": "What is half of eight?", "answer": "\\frac{8}{2}", "options": None},
     {"question": "How many are there?", "answer": "C", "options": ["3", "4", "5"]},
 ]
 # 4 is 4, not 8; option B of 3, 4, 5 by its value; 8/2; not option C.
