@@ -84,6 +84,18 @@ def test_unusable_files_are_refused(cli: Cli, tmp_path: Path) -> None:
     assert not (tmp_path / "mine.graded").exists()
 
 
+def test_known_answers_that_are_no_option_are_counted_and_named(cli: Cli, tmp_path: Path) -> None:
+    golds = ["B", "F", "7", "4.0", "30 cm", "E"]  # a letter and a number are none of these options, and so is E
+    rows = [{"response": "<answer>B</answer>", "gold": gold, "choices": ["1", "2", "3", "4"]} for gold in golds]
+    file = write_rows(tmp_path / "a.jsonl", [{"id": f"p{n}", **row} for n, row in enumerate(rows)])
+    (caveat,) = cli.score("grade", file)["caveats"]
+    assert caveat == (
+        "3 known answers are none of the options, so that no option is right (first: id 'p1', 'F' with 4 options): "
+        "correct the file"
+    )
+    assert "3 known answers are none of the options" in cli("grade", file)
+
+
 def test_tables_are_written_beside_the_summary_and_again_by_report(cli: Cli, tmp_path: Path) -> None:
     with OpenAIServer(say("incorrect")) as server:
         folder = evaluation(tmp_path / "e", ["0", "5", "2", "9"], judge=server.url, judge_model="a_judge")
