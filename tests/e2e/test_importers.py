@@ -96,13 +96,13 @@ def test_json_by_id_in_lists_and_alone(tmp_path: Path) -> None:
         ([row(gold=1, choices=["x", "y", "z"])], "which may count from 0 or from 1"),
         # Options that are dropped in silence would leave a letter that nothing equals. The last is an array of pandas.
         *(
-            ([row(choices=choices)], r"row 0 holds .* in which no options can be read: give a list as JSON or Python")
+            ([row(choices=choices)], r"row 1 of .* \(counted from 1\) holds .* in which no options can be read")
             for choices in ("40|45", ["40"], {"a": "40", "b": "45"}, [{"A": 1}], "['40' '45']")
         ),
         ([{"id": "a", "response": "2"}], r"none of its columns \['id', 'response'\] holds known answers"),
         *(([row(gold=gold)], "its column 'gold' is blank, so fill it") for gold in ("  ", float("nan"))),
         ([row(response=None)], "holds no response in any of its 1 rows"),
-        ([row(sample=1), row()], "row 1 has no sample number, but other rows have"),
+        ([row(sample=1), row()], r"row 2 of .*a.jsonl \(counted from 1\) has no sample number, but other rows have"),
         ([row(sample=1, response=["a", "b"])], "holds 2 responses and a sample number"),
         ([{"doc_id": 0, "resps": [[["-1.5", "False"]], [["-3.0", "True"]]], "target": "0"}], "holds likelihoods"),
         ([{"doc_id": 0, "target": "2", "filtered_resps": "x", "doc_hash": "h"}] * 2, "answers '0' a second time"),
