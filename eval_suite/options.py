@@ -164,7 +164,8 @@ class GradeOptions(RelationOptions, GradingOptions):
     """Options of `grade_file`."""
 
     benchmark: str | None = None
-    """NAME[=PATH] of the benchmark with the reference answers, if the file has none"""
+    """NAME[=PATH] of the benchmark with the reference answers, or natural:KIND or synthetic:KIND, if the file has
+    none"""
     coordinates: Convention | None = None
     """coordinate convention of points and boxes, in responses and reference answers of the file (benchmarks know
     theirs). Pixels refer to the image size in columns `width` and `height`, or to the image of the benchmark"""

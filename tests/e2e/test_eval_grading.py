@@ -17,6 +17,7 @@ from eval_suite import compare, grade_file, pool, table
 from eval_suite.benchmarks.tasks import BENCHMARKS
 from evaluations import Cli, evaluation, write_rows
 from mmcorl.errors import RunError, UserError
+from mmcorl.synthetic import rows as synthetic
 from openai_server import OpenAIServer, fail, say
 
 ROWS = [
@@ -94,6 +95,20 @@ def test_known_answers_that_are_no_option_are_counted_and_named(cli: Cli, tmp_pa
         "correct the file"
     )
     assert "3 known answers are none of the options" in cli("grade", file)
+
+
+def test_problems_that_need_no_file_are_a_benchmark(cli: Cli, tmp_path: Path) -> None:
+    """Responses to the rows of seed 1, which demonstrations hold out, right but for the first."""
+    golds = {f"number-{n}": synthetic.row("numbers", 1, n).answer for n in range(4)}
+    given = [{"id": id, "response": f"<answer>{int(gold) + (id == 'number-0')}</answer>"} for id, gold in golds.items()]
+    score = cli.score("grade", write_rows(tmp_path / "a.jsonl", given), "--benchmark", "natural:numbers")
+    assert (score["correct"], score["total"]) == (3, 4)
+    assert "did you mean 'natural:numbers'?" in cli.refused(
+        "grade", tmp_path / "a.jsonl", "--benchmark", "natural:number"
+    )
+    box = write_rows(tmp_path / "b.jsonl", [{"id": "black-0", "response": synthetic.row("grounding", 1, 0).answer}])
+    places = "--relation", "box", "--coordinates", "thousandths"
+    assert cli.score("grade", box, "--benchmark", "synthetic:grounding", *places)["correct"] == 1
 
 
 def test_tables_are_written_beside_the_summary_and_again_by_report(cli: Cli, tmp_path: Path) -> None:
