@@ -263,7 +263,7 @@ def test_prose_is_read_on_request_and_named_in_every_score(cli: Cli, tmp_path: P
     assert cli.score("grade", out, "--mcq-policy", "letter_only")["grader"]["reading"] == "prose"
     other = grade_file(file, out=tmp_path / "plain", mcq_policy="letter_only")
     assert "reading" not in other.scores["r"]["grader"]
-    assert "reading: prose, None" in cli.refused("table", out, tmp_path / "plain")
+    assert "reading: prose, commitment" in cli.refused("table", out, tmp_path / "plain")
     assert cli.score("grade", out, "--reading", "commitment")["correct"] == 1
     table(out, tmp_path / "plain")
     # Where most state nothing that is read, that is said, too.
