@@ -147,7 +147,7 @@ class EvalOptions(CheckpointOptions, RelationOptions, GradingOptions):
     top_p: float | None = None
     """nucleus mass (default: the protocol's, else 1)"""
     max_new_tokens: int | None = None
-    """token budget of a response (default: the protocol's, else 16384)"""
+    """token budget of a response (default: the protocol's, else 16384; 256 for natural: and synthetic:)"""
     subset: str | None = None
     """N problems of each benchmark, drawn by a seed; `all` (the default but for comas)"""
     subset_seed: int = 0

@@ -20,6 +20,18 @@ HELD_OUT = {source.replace(":", "_"): kind for source, kind in SOURCES.items()}
 """Problems that need no file, by name: `synthetic:visual` is the set of this kind that demo runs hold out."""
 
 
+HELD_OUT_TOKENS = 256
+"""Tokens of a response to them where nobody names another budget."""
+
+
+def origin_of(name: str, source: str, rows: int, changes: Sequence[str]) -> str:
+    """Say where the problems of an evaluation are from that are no benchmark's."""
+    if name not in HELD_OUT:
+        return f"your own rows, from {source}"
+    which = f"with {' '.join(changes)!r}" if changes else "which demo runs hold out"
+    return f"{rows:,} rows of {source}, {which}; short answers, so up to {HELD_OUT_TOKENS} tokens by default"
+
+
 def held_out(name: str) -> tuple[str, ...]:
     """Return the data settings of a set of `HELD_OUT`; none for other rows."""
     kind = HELD_OUT.get(name)
