@@ -18,11 +18,12 @@ from num2words import num2words
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from eval_suite.benchmarks.custom_data import held_out
+from eval_suite.benchmarks.custom_data import held_out, origin_of
 from eval_suite.benchmarks.tasks import parse_benchmarks
 from mmcorl.apps.demos.habits import Examples
 from mmcorl.apps.demos.zoo import NATURAL, parse
 from mmcorl.apps.init.template import agent_names
+from mmcorl.cli.eval import COMMANDS
 from mmcorl.errors import UserError
 from mmcorl.synthetic.perception import PictureRow
 from mmcorl.synthetic.rows import TASKS, Kind, distinct_rows, prompt_corpus, row
@@ -142,3 +143,15 @@ def test_natural_names_are_known_wherever_zoo_names_are() -> None:
         parse_benchmarks(["natural:number"], own_rows=True)
     with pytest.raises(UserError, match="did you mean 'natural:qwen2-numbers'"):
         parse("natural:qwen2-number")
+
+
+def test_an_evaluation_says_where_its_problems_are_from_as_one_would_type_it() -> None:
+    origin = origin_of("natural_numbers", "natural:numbers", 400, ())
+    assert (
+        origin == "400 rows of natural:numbers, which demo runs hold out; short answers, so up to 256 tokens by default"
+    )
+    changed = origin_of("natural_numbers", "natural:numbers", 9, ("seed=3", "size=9"))
+    assert changed.startswith("9 rows of natural:numbers, with 'seed=3 size=9'; ")  # which is no --seed of sampling
+    for said in (origin, changed):
+        assert COMMANDS["eval"].as_typed(said) == said
+    assert origin_of("mine", "rows.jsonl", 3, ()) == "your own rows, from rows.jsonl"
