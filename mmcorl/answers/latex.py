@@ -9,7 +9,7 @@ import re
 import unicodedata
 from functools import lru_cache
 
-from mmcorl.answers.cleanup import strip_noise
+from mmcorl.answers.cleanup import strip_noise, without_markup
 from mmcorl.answers.grammar import FUNCTIONS, GREEK, THEREFORE, split_top_level
 from mmcorl.answers.notation import date, system, with_subscripts, without_chemistry
 from mmcorl.answers.units import PERSONS, ROMAN_UNITS, split_unit, with_unit_quotients, with_units
@@ -99,6 +99,7 @@ _COMMAND_NAMES = (
 )
 _COMMANDS = FUNCTIONS | frozenset(_COMMAND_NAMES.split())
 _COMMAND = re.compile(r"(?<!\\)\\[A-Za-z]")
+_GAP_BEHIND = re.compile(r"(?:\s|\\[,;: ]|~)+\Z")
 _ENDS_COMMAND = re.compile(r"\\[A-Za-z]+\Z")
 _DOUBLED_COMMAND = re.compile(r"\\\\[A-Za-z]{2,}")
 _DOUBLED = re.compile(r"\\\\(?=[A-Za-z]{2,}|[{}%!,;:]|\$\s*\d)")
@@ -179,6 +180,8 @@ _CHINESE_AND = re.compile(r"(?<=[\dA-Za-z)\]}°%])\s{0,4}(或者?|和|与|及|�
 _PLAIN_NUMBER = re.compile(r"-?[0-9]{1,64}(?:\.[0-9]{1,64})?")
 _TOKEN = re.compile(r"\\[A-Za-z]+|\\.|\d+(?:\.\d+)?|\.\d+|[A-Za-z]+|\s+|.", re.DOTALL)
 _BREAK_BEFORE_DOLLAR = re.compile(r"\\\\\s{0,4}\$\s{0,4}\Z")
+# `x^{2}3` is no power of 23.
+_SHORT_SCRIPT = re.compile(r"([\^_])\{([A-Za-z0-9])\}(?!\d)")
 _QUOTES = (("**", "**"), ("*", "*"), ("__", "__"), ("```", "```"), ("`", "`"), ('"', '"'), ("'", "'"))
 
 
@@ -193,6 +196,7 @@ def _cleaned(answer: str) -> str:
         return text
     if len(text) > MAX_LENGTH:
         return " ".join(text.split())
+    text = without_markup(text)
     for _ in range(4):
         spelled = _once(text)
         if spelled == text:
@@ -325,11 +329,8 @@ def _latex(text: str) -> str:
         text = _CURRENCY_BEHIND.sub(lambda m: f" {_CURRENCY_NAMES[m.group(1)]} ", _CURRENCY.sub(_amount, text))
     text = _IDLE_PLUS.sub(r"\1", text) if "+" in text else text
     text = _LOOSE_DEGREES.sub("°", text) if "^" in text or r"\circ" in text else text
-    text = (
-        _GOES_ON.sub(lambda m: rf"{m.group(1)}\overline{{{m.group(2) or m.group(3)}}}", text)
-        if r"\ldots" in text
-        else text
-    )
+    if r"\ldots" in text:
+        text = _GOES_ON.sub(lambda m: rf"{m.group(1)}\overline{{{m.group(2) or m.group(3)}}}", text)
     if _LETTERS.search(text):
         text = _TIMES_TEN.sub(r"\\times ", text)
         text = _WORDS.sub(lambda word: _WORD_COMMANDS.get(word.group(1), rf"\{word.group(1)} "), text)
@@ -339,7 +340,7 @@ def _latex(text: str) -> str:
         text = _round_groups(text)
     if "U" in text:
         text = _UNION.sub(r"\\cup ", text)
-    text = with_subscripts(text) if "_" in text or "base" in text else text
+    text = with_subscripts(text)
     text = _without_thousands(text)
     if _SPACED_THOUSANDS.fullmatch(text.strip()):
         text = text.replace(" ", "")
@@ -349,7 +350,7 @@ def _latex(text: str) -> str:
 def _roman(match: re.Match[str]) -> str:
     content = match.group(1)
     bare = content.replace("~", " ").strip()
-    before = match.string[max(0, match.start() - 16) : match.start()].rstrip()
+    before = _GAP_BEHIND.sub("", match.string[max(0, match.start() - 16) : match.start()])
     after_value = before[-1:] in ("}", ")") or before[-1:].isdigit() or before.endswith(r"\pi")
     if after_value and bare in ROMAN_UNITS:
         return f" {ROMAN_UNITS[bare]} "
@@ -434,7 +435,7 @@ def _inside_brackets(text: str, end: int) -> bool:
 
 def _join(text: str) -> str:
     """Join tokens with one space between words or numbers and none elsewhere; drop idle braces."""
-    tokens = _drop_braces(_TOKEN.findall(text))
+    tokens = _drop_braces(_TOKEN.findall(_SHORT_SCRIPT.sub(r"\1\2", text)))
     out: list[str] = []
     spaced = False
     for token in tokens:
@@ -446,7 +447,7 @@ def _join(text: str) -> str:
             out.append(" ")
         out.append(token)
         spaced = False
-    joined = re.sub(r"([\^_])\{([A-Za-z0-9])\}", r"\1\2", "".join(out))
+    joined = _SHORT_SCRIPT.sub(r"\1\2", "".join(out))
     # A comma is followed by a space: thousands separators are gone, and `32, 349` must stay two numbers.
     joined = re.sub(r",(?=\S)", ", ", joined)
     joined = re.sub(r"\^(-?\d{2,}|-\d)", r"^{\1}", joined)

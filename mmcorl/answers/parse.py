@@ -26,7 +26,7 @@ from mmcorl.answers.matrices import matrix_rows
 from mmcorl.answers.names import SYMBOL, is_name, is_of_angle, is_words
 from mmcorl.answers.numbers import Exact, TooLargeError, constant_value, equal_expressions, exact, is_rounding
 from mmcorl.answers.option_letters import LISTED_LETTER, labelled_option, offers_more, option_letter
-from mmcorl.answers.units import UNIT_WORDS, split_unit
+from mmcorl.answers.units import UNIT_WORDS, split_unit, without_units
 from mmcorl.answers.words import MULTIPLES, amount_in_words, counted_things, fold_case
 
 Kind = Literal[
@@ -172,7 +172,7 @@ def _parse(text: str, depth: int, worked_out: bool = False) -> ParsedAnswer:
         return _words(text)
     if len(pieces) == 1 and any(equations):
         return ParsedAnswer("relation", text, text)
-    return _mathematics(text, pieces, depth)
+    return _mathematics(text, pieces, depth, worked_out)
 
 
 def _member(text: str, depth: int) -> ParsedAnswer | None:
@@ -280,6 +280,9 @@ def _chain(text: str, depth: int) -> ParsedAnswer | None:
             return None
     else:
         name = None
+    # `5 cm \times 4 cm = 20 cm^2`, `2160°/2 = 1080°`: units are no factors where the value has one.
+    if split_unit(sides[-1])[1] is not None:
+        sides = [*map(without_units, sides[:-1]), sides[-1]]
     if not all(is_expression(split_unit(side)[0]) for side in sides[:-1]):
         return ParsedAnswer("opaque", text)
     if name is None and not all(_is_constant(side) for side in sides):
@@ -291,9 +294,6 @@ def _chain(text: str, depth: int) -> ParsedAnswer | None:
     formulas = [side for side in sides[:-1] if valued and not _is_constant(side)]
     if not all(_is_formula(side, str(name)) for side in formulas):
         return ParsedAnswer("opaque", text)
-    if sides[-1].endswith("°"):
-        # `2160°/2 = 1080°`: degrees as a unit are no factor.
-        before = [side.replace("°", "") for side in before]
     constants = tuple(_parse(side, depth + 1, worked_out=True) for side in before)
     if any(side.kind not in ("number", "expression") for side in constants):
         return ParsedAnswer("opaque", text)
@@ -327,14 +327,14 @@ def _greek(command: re.Match[str]) -> str:
     return "x" if command.group() in GREEK else " "
 
 
-def _mathematics(text: str, pieces: list[str], depth: int) -> ParsedAnswer:
+def _mathematics(text: str, pieces: list[str], depth: int, worked_out: bool) -> ParsedAnswer:
     signs = _plus_minus(text)
     if signs is not None:
         parts = tuple(_parse(sign, depth + 1, worked_out=True) for sign in signs)
         return ParsedAnswer("list", text, text, parts=parts)
     if len(pieces) > 1:
         return _list(text, pieces, "", depth)
-    if _ORDER.fullmatch(text) or r"\to" in text:
+    if (not worked_out and _ORDER.fullmatch(text)) or r"\to" in text:
         steps = [step.strip() for step in re.split(r"-|\\to(?![A-Za-z])", text)]
         return _list(text, steps, "->", depth) if all(steps) else ParsedAnswer("opaque", text)
     if (point := _POINT.fullmatch(text)) is not None:

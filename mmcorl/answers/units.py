@@ -188,6 +188,12 @@ def split_unit(text: str) -> tuple[str, str | None]:
     return value, _unit_name(match.group(1))
 
 
+def without_units(text: str) -> str:
+    """Return a formula without the units behind its numbers: `5 \\times 4` for `5 cm \\times 4 cm`."""
+    value = split_unit(text)[0]
+    return value if _TRIGONOMETRY.search(value) else _BEHIND_DIGITS.sub("", value)
+
+
 def _unit_name(unit: str) -> str:
     """Return the normal spelling of a unit: `square cm`, `cm^{2}` and `cm^2` are `cm^2`; `kmh` is `km/hr`."""
     power = 2 if unit.startswith(("square ", "sq", "кв")) and not unit.startswith("squares") else 1
@@ -231,7 +237,10 @@ def _power(name: str, exponent: int) -> str:
 
 ROMAN_UNITS = {"s": "sec", "h": "hr", "t": "tonne", "l": "L", "N": "newton", "J": "joule", "W": "watt"}
 ROMAN_UNITS |= {"C": "coulomb", "V": "volt", "A": "ampere", "m": "metre", "g": "gram", "L": "litre", "K": "kelvin"}
-_SPACED_UNIT = re.compile(r"(10\s*\^\s*\{-?\d{1,3}\}|\d)\s+([shNJWVAK])\s*\.?\s*$")
+_MEASURE = rf"(?:{_alternatives(UNIT_WORDS | frozenset(ROMAN_UNITS))}){_EXPONENT}"
+_BEHIND_DIGITS = re.compile(rf"(?<=\d)(?: |\\:)?{_MEASURE}(?: ?/ ?{_MEASURE})?(?![A-Za-z\u0400-\u04ff(^])")
+# A C is a variable, too, but not behind a power of ten.
+_SPACED_UNIT = re.compile(r"(10\s*\^\s*\{-?\d{1,3}\}|\d[eE][-+]?\d{1,3}|\d(?=\s+[^C]))\s+([shNJWVAKC])\s*\.?\s*$")
 _UNIT_FRACTION = re.compile(
     r"(?<=[\d})])\s{0,4}\\frac\{((?:[^{}]|\{[^{}]{0,4}\}){1,24})\}"
     r"\{((?:[^{}]|\{[^{}]{0,4}\}){1,24})\}\s{0,4}\.?\s{0,4}$"
