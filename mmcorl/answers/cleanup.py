@@ -7,6 +7,8 @@ import json
 import re
 import unicodedata
 
+from mmcorl.answers.words import MINUS
+
 # An unescaped string literal turns the backslash and first letter of a LaTeX command into a control character
 # (`"\boxed"` is backspace + "oxed"), which tells the letter.
 _SWALLOWED = (
@@ -70,6 +72,9 @@ def without_markup(text: str) -> str:
     """Return an answer without the marks of markdown and HTML that set type, and the one value of a JSON object."""
     if text[:1] in ("{", "[") and '"' in text:
         text = _value_of_object(text)
+    minus = MINUS.match(text)
+    if minus is not None and text[minus.end()].isdigit():
+        text = f"-{text[minus.end() :]}"
     if _MARKUP.search(text) is None:
         return text
     if "<" in text:

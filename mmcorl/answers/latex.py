@@ -178,7 +178,7 @@ _IDLE_PLUS = re.compile(r"(?<=[(\[{,=])(\s{0,4})\+(?=[\d.\\A-Za-z(])")
 _TIMES_TEN = re.compile(r"(?<=\d)\s{0,4}[xX]\s{0,4}(?=10\s{0,4}\^)")
 _CHINESE_AND = re.compile(r"(?<=[\dA-Za-z)\]}°%])\s{0,4}(或者?|和|与|及|以及|和/或)\s{0,4}(?=[\dA-Za-z(\[\\-])")
 _PLAIN_NUMBER = re.compile(r"-?[0-9]{1,64}(?:\.[0-9]{1,64})?")
-_TOKEN = re.compile(r"\\[A-Za-z]+|\\.|\d+(?:\.\d+)?|\.\d+|[A-Za-z]+|\s+|.", re.DOTALL)
+_TOKEN = re.compile(r"\\[A-Za-z]+|\\.|\d+(?:\.\d+)?|\.\d+|[A-Za-zÀ-ɏЀ-ӿ]+|\s+|.", re.DOTALL)
 _BREAK_BEFORE_DOLLAR = re.compile(r"\\\\\s{0,4}\$\s{0,4}\Z")
 # `x^{2}3` is no power of 23.
 _SHORT_SCRIPT = re.compile(r"([\^_])\{([A-Za-z0-9])\}(?!\d)")
