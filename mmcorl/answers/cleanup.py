@@ -6,6 +6,7 @@ import html
 import json
 import re
 import unicodedata
+from itertools import pairwise
 
 from mmcorl.answers.words import MINUS
 
@@ -65,7 +66,11 @@ _EMPHASIS = re.compile(
     r"(?<![^\s(\[{:,;\"'=—–])(\*\*|__|`{1,3})(?=[^\s*`])([^*`\n]{1,400}?)(?<=\S)\1(?![\w*`])"
     r"|^([*_])(?=[^\s*_])([^*_\n]{1,400})(?<=\S)\3(?=[\s.,;:])|^\#{1,6} (?=\S)"
 )
-_MARKUP = re.compile(r"[<&*`#]|__|^_")
+_MARKUP = re.compile(r"[<&*`#\n①-⑳]|__|^_|^1[.)]\s")
+_BULLET = re.compile(r"[-*•+]\s+(\S.*)|(-?\d[\d.,/]*%?|[A-Z])")
+_NUMBERED = re.compile(r"(?:(?<=[\s,;])|^)(?:([1-9])[.)]\s+(?=\S)|([①-⑨])\s?(?![①-⑨\s]))")
+_CIRCLED_DIGITS = re.compile(r"[①-⑳](?=\d)|(?<=\d)[①-⑳]")
+_CIRCLED = re.compile(r"[①-⑳](?:[\s、,，和;；]*[①-⑳])+")
 
 
 def without_markup(text: str) -> str:
@@ -82,7 +87,23 @@ def without_markup(text: str) -> str:
             text = _TAG.sub(_content, text)
         text = _BREAK.sub("\n", text)
     text = _ENTITY.sub(lambda entity: html.unescape(entity.group()), text)
-    return _EMPHASIS.sub(lambda mark: mark.group(2) or mark.group(4) or "", text)
+    return _listed(_EMPHASIS.sub(lambda mark: mark.group(2) or mark.group(4) or "", text))
+
+
+def _listed(text: str) -> str:
+    """Return `C, A` for one item a line, `(1) C (2) A` for numbered ones, and `1, 3` for the statements ①③."""
+    if _CIRCLED.fullmatch(text):
+        return ", ".join(str(int(unicodedata.numeric(char))) for char in text if "①" <= char <= "⑳")
+    items = [_BULLET.fullmatch(line.strip()) for line in text.splitlines() if line.strip()]
+    if len(items) > 1 and all(items):
+        return ", ".join(item.group(1) or item.group(2) for item in items if item)
+    marks = list(_NUMBERED.finditer(text))
+    numbers = [unicodedata.digit(mark.group(1) or mark.group(2)) for mark in marks]
+    apart = all(text[a.end() : b.start()].strip(" ,;\n") for a, b in pairwise(marks))
+    if len(marks) < 2 or marks[0].start() or numbers != list(range(1, len(marks) + 1)) or not apart:
+        # A label and its value make no number together.
+        return _CIRCLED_DIGITS.sub(lambda mark: f"{mark.group()}# ", text)
+    return _NUMBERED.sub(lambda mark: f", ({unicodedata.digit(mark.group(1) or mark.group(2))}) ", text).strip(" ,")
 
 
 def _content(tag: re.Match[str]) -> str:

@@ -68,6 +68,7 @@ _NOT_ALONE_TEXT = (
 )
 _NOT_ALONE = frozenset(_NOT_ALONE_TEXT.split())
 """What alone is rather an article, an English word or a scale that wants a number before it."""
+_WITH_COUNTER = re.compile(rf"([{''.join(_SINOGRAMS)}点]+) ?([^\W\d_]{{1,4}})")
 _MARKS = re.compile("[\u0300-\u036f]")
 
 
@@ -109,6 +110,13 @@ def numeral(text: str, alone: bool = True) -> Fraction | None:
             value = _composed(parts, germanic, _SCALES)
             return None if value is None else Fraction(value)
     return None
+
+
+def with_counter(text: str) -> tuple[Fraction, str] | None:
+    """Return (24, `个`) for `二十四个`; None for other text."""
+    match = None if text.isascii() else _WITH_COUNTER.fullmatch(text)
+    number = numeral(match.group(1), alone=False) if match else None
+    return None if match is None or number is None else (number, match.group(2))
 
 
 def _east_asian(text: str, table: dict[str, int]) -> Fraction | None:

@@ -25,7 +25,7 @@ from mmcorl.answers.latex import MAX_LENGTH, clean
 from mmcorl.answers.matrices import matrix_rows
 from mmcorl.answers.names import SYMBOL, is_name, is_of_angle, is_words
 from mmcorl.answers.numbers import Exact, TooLargeError, constant_value, equal_expressions, exact, is_rounding
-from mmcorl.answers.numerals import numeral
+from mmcorl.answers.numerals import with_counter
 from mmcorl.answers.option_letters import LISTED_LETTER, labelled_option, offers_more, option_letter
 from mmcorl.answers.units import UNIT_WORDS, split_unit, without_units
 from mmcorl.answers.words import MULTIPLES, amount_in_words, counted_things, fold_case
@@ -145,8 +145,6 @@ _TERM = re.compile(r"([+-]?) ?(.{0,64}?) ?\\hat\{([ijk])\}")
 _SCIENTIFIC = re.compile(r"\d[eE]")
 # `10-20` and `10-20 cm` are ranges as often as differences; a side of an equation is worked out.
 _RANGE = re.compile(r"\d+-\d+")
-# `二十四个`, `24明` and `스물네 개`: a number and a counter.
-_WITH_COUNTER = re.compile(r"([〇零一二两三四五六七八九十百千万亿点]+|[\uac00-\ud7a3]{1,8}?) ?([^\W\d_]{1,4})")
 _RATIO_PART = re.compile(r"[\d.]+|\d*\\sqrt\{\d+\}|\\frac\{\d+\}\{\d+\}|\d+/\d+|[A-Za-z]|\d*\\pi")
 
 
@@ -218,12 +216,13 @@ def _approximation(text: str, depth: int) -> ParsedAnswer:
 
 
 def _labelled_parts(text: str, depth: int) -> ParsedAnswer | None:
-    """Parse `(a) 5 (b) 3`, labelled in turn from the first; None for other text."""
+    """Parse `(a) 5 (b) 3`, whose labels are the first of a row in any order; None for other text."""
     if ")" not in text and ":" not in text and ". " not in text:
         return None
     marks = list(islice(_LABEL.finditer(text), _MAX_PARTS))
     names = [mark.group(1) or mark.group(2) for mark in marks]
-    if len(marks) < 2 or marks[0].start() or not any(names == list(run[: len(names)]) for run in _LABELS):
+    run = next((run for run in _LABELS if sorted(names) == sorted(run[: len(names)])), None)
+    if len(marks) < 2 or marks[0].start() or run is None:
         return None
     ends = [*(mark.start() for mark in marks[1:]), len(text)]
     values = [text[mark.end() : end].strip(" ,;") for mark, end in zip(marks, ends, strict=True)]
@@ -234,7 +233,7 @@ def _labelled_parts(text: str, depth: int) -> ParsedAnswer | None:
         return ParsedAnswer("opaque", text)
     parts = tuple(
         ParsedAnswer("labelled", f"({name}) {part.text}", name=name, parts=(part,))
-        for name, part in zip(names, inner, strict=True)
+        for name, part in sorted(zip(names, inner, strict=True), key=lambda pair: run.index(pair[0]))
     )
     return ParsedAnswer("parts", " ".join(part.text for part in parts), text, parts=parts)
 
@@ -479,9 +478,9 @@ def _counted(text: str) -> ParsedAnswer | None:
     count = amount_in_words(value)
     if count is None and value.casefold() in MULTIPLES:
         count, unit = Fraction(MULTIPLES[value.casefold()]), "times"
-    if count is None and not text.isascii() and (counted := _WITH_COUNTER.fullmatch(text)) is not None:
-        count, unit = numeral(counted.group(1), alone=False), split_unit(f"1{counted.group(2)}")[1]
-        count = count if unit else None
+    if count is None and (counted := with_counter(text)) is not None:
+        unit = split_unit(f"1{counted[1]}")[1]
+        count = counted[0] if unit else None
     amount, _, last = text.rpartition(" ")
     if count is None and (last in UNIT_WORDS or last.endswith("s")):
         count, unit = counted_things(text) or (amount_in_words(amount), split_unit(f"1 {last}")[1] or last)

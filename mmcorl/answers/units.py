@@ -247,7 +247,10 @@ ROMAN_UNITS |= {"C": "coulomb", "V": "volt", "A": "ampere", "m": "metre", "g": "
 _MEASURE = rf"(?:{_alternatives(UNIT_WORDS | frozenset(ROMAN_UNITS))}){_EXPONENT}"
 _BEHIND_DIGITS = re.compile(rf"(?<=\d)(?: |\\:)?{_MEASURE}(?: ?/ ?{_MEASURE})?(?![A-Za-z\u0400-\u04ff(^])")
 # A C is a variable, too, but not behind a power of ten.
-_SPACED_UNIT = re.compile(r"(10\s*\^\s*\{-?\d{1,3}\}|\d[eE][-+]?\d{1,3}|\d(?=\s+[^C]))\s+([shNJWVAKC])\s*\.?\s*$")
+_SPACED_UNIT = re.compile(
+    r"(10\s*\^\s*\{-?\d{1,3}\}|\d[eE][-+]?\d{1,3}|\d(?=\s+[^C]))\s+([shNJWVAKC])"
+    r"(?=\s*(?:[.,;]|\((?:[a-h]|[ivx]{1,4}|[1-9])\)|$))"
+)
 _UNIT_FRACTION = re.compile(
     r"(?<=[\d})])\s{0,4}\\frac\{((?:[^{}]|\{[^{}]{0,4}\}){1,24})\}"
     r"\{((?:[^{}]|\{[^{}]{0,4}\}){1,24})\}\s{0,4}\.?\s{0,4}$"
