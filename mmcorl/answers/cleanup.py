@@ -8,7 +8,7 @@ import re
 import unicodedata
 from itertools import pairwise
 
-from mmcorl.answers.words import MINUS
+from mmcorl.answers.words import MINUS, ranked
 
 # An unescaped string literal turns the backslash and first letter of a LaTeX command into a control character
 # (`"\boxed"` is backspace + "oxed"), which tells the letter.
@@ -75,10 +75,14 @@ _CIRCLED = re.compile(r"[①-⑳](?:[\s、,，和;；]*[①-⑳])+")
 
 def without_markup(text: str) -> str:
     """Return an answer without the marks of markdown and HTML that set type, and the one value of a JSON object."""
+    text = ranked(text) or text
+    text = "does not exist" if text in ("DNE", "D.N.E.", r"\text{DNE}") else text
     if text[:1] in ("{", "[") and '"' in text:
         text = _value_of_object(text)
     minus = MINUS.match(text)
-    if minus is not None and text[minus.end()].isdigit():
+    if minus is not None and (
+        text[minus.end()].isdigit() or text[minus.end() :].lower() in ("infinity", "∞", r"\infty")
+    ):
         text = f"-{text[minus.end() :]}"
     if _MARKUP.search(text) is None:
         return text

@@ -87,6 +87,17 @@ def without_chemistry(text: str) -> str:
     return _CHEMICAL.sub(_formula, text)
 
 
+_VECTOR = re.compile(r"<([^<>=]{1,80},[^<>=]{1,80})>")
+
+
+def with_brackets(text: str) -> str:
+    """Return `(3, 4)` for `<3, 4>`, and `(1; 3)` for `]1; 3[`, as much of Europe writes open ends."""
+    text = _VECTOR.sub(r"(\1)", text) if text[:1] == "<" else text
+    if text[-1:] in ("[", "]") and text[:1] in ("[", "]") and (";" in text or "," in text):
+        text = f"{'(' if text[0] == ']' else '['}{text[1:-1]}{')' if text[-1] == '[' else ']'}"
+    return text
+
+
 def with_subscripts(text: str) -> str:
     """Return `1011_{2}` for `(1011)_2` and `1011 (base 2)`, and `H2O` for `H_2O`."""
     if _HAS_SUBSCRIPTS.search(text) is None:
@@ -98,6 +109,33 @@ def with_subscripts(text: str) -> str:
     if _ELEMENTS.fullmatch(text) and len(re.findall("[A-Z]", text)) > 1:
         return re.sub(r"_\{?(\d{1,3})\}?", r"\1", text)
     return text
+
+
+def with_round_groups(text: str) -> str:
+    """Put braces in `\\sqrt(2)` and `x^(1/2)`, whose parentheses group rather than multiply."""
+    for head in (r"\sqrt", "^"):
+        position = 0
+        # An answer has few groups; the bound keeps unclosed parentheses cheap.
+        for _ in range(32):
+            if (position := text.find(head, position)) < 0:
+                break
+            start = position + len(head)
+            while start < len(text) and text[start] == " ":
+                start += 1
+            end = _closing(text, start) if start < len(text) and text[start] == "(" else -1
+            if end > 0:
+                text = f"{text[:position]}{head}{{{text[start + 1 : end]}}}{text[end + 1 :]}"
+            position += len(head)
+    return text
+
+
+def _closing(text: str, start: int) -> int:
+    depth = 0
+    for index in range(start, len(text)):
+        depth += (text[index] == "(") - (text[index] == ")")
+        if depth == 0:
+            return index
+    return -1
 
 
 _MONTHS = [

@@ -139,8 +139,8 @@ _LETTER_OR_GREEK = re.compile(r"[A-DF-Za-df-z]")
 _ORDER = re.compile(r"[A-Z]{1,4}(?:-[A-Z]{1,4}){2,}|[a-z](?:-[a-z]){2,}|\d{1,3}(?:-\d{1,3}){2,}")
 _SEPARATORS = frozenset({",", ";", "and", "or"})
 _RELATIONS = frozenset({"<", ">", r"\le", r"\ge", r"\ne"})
-# A number in another base, which later steps would read as decimal, or a date, which is no difference.
-_NO_NUMBER = re.compile(r"\d_|^(?:1\d|20)\d0'?s$|^\d{4}-\d{1,2}-\d{1,2}$|^\d{1,2}/\d{1,2}/\d{4}$")
+# A number in another base, which later steps would read as decimal, a date, which is no difference, or a bearing.
+_NO_NUMBER = re.compile(r"\d_|^(?:1\d|20)\d0'?s$|^\d{4}(-\d\d?){2}$|^(?:\d\d?/){2}\d{4}$|^[NSEW] ?[\d.]+° ?[NSEW]$")
 _TERM = re.compile(r"([+-]?) ?(.{0,64}?) ?\\hat\{([ijk])\}")
 _SCIENTIFIC = re.compile(r"\d[eE]")
 # `10-20` and `10-20 cm` are ranges as often as differences; a side of an equation is worked out.
@@ -390,7 +390,7 @@ def _components(text: str, depth: int) -> tuple[ParsedAnswer, ...] | None:
 def _scalar(text: str) -> ParsedAnswer:
     value, unit = split_unit(text)
     if _NO_NUMBER.search(value) or _NO_NUMBER.search(text):
-        return ParsedAnswer("opaque", text)
+        return ParsedAnswer("opaque", text.replace(" ", ""))
     if unit is not None:
         value = without_round_brackets(value)
     try:

@@ -67,8 +67,21 @@ _add("rad", "rads", "radian", "radians")
 _add("ha", "hectare", "hectares")
 _add("acre", "acres")
 _add("mol", "mole", "moles")
-_add("%", r"\%", "percent", "percentage", "pct", "per cent")
-_add("USD", "dollar", "dollars", "bucks")
+_add(
+    "%",
+    r"\%",
+    "percent",
+    "percentage",
+    "pct",
+    "per cent",
+    "Prozent",
+    "pour cent",
+    "por ciento",
+    "por cento",
+    "процентов",
+)
+_add("%", "procent", "percento", "процента", "퍼센트", "パーセント")
+_add("USD", "US dollar", "US dollars", "dollar", "dollars", "bucks")
 _add("cent", "cents")
 _add("EUR", "euro", "euros")
 _add("GBP", "pounds sterling", "pound sterling")

@@ -32,10 +32,19 @@ _ARTICLE = re.compile(
 """Of English, German, French, Spanish, Italian, Portuguese and Dutch; a capital begins a name, such as Las Vegas."""
 
 
+_SPELLINGS = (
+    (re.compile(r"\b(north|south)[- ](?=east|west)", re.IGNORECASE), r"\1"),
+    (re.compile(r"\b(?:counter-?|anti-?)(?=clockwise)", re.IGNORECASE), "counter"),
+    (re.compile(r"(?<=[a-z]ward)s\b"), ""),
+)
+
+
 def fold_case(text: str) -> str:
     """Return words without the case and the article that mean nothing."""
     match = _ARTICLE.match(text)
     words = text[match.end() :] if match else text
+    for pattern, spelling in _SPELLINGS:
+        words = pattern.sub(spelling, words)
     return " ".join(word.casefold() if _is_cased_as_word(word) else word for word in words.split())
 
 
@@ -59,6 +68,9 @@ def number_in_words(text: str) -> Fraction | None:
     spelled = " ".join(words.replace("-", " ").split())
     whole, _, last = spelled.rpartition(" and a ") if spelled.endswith(" and a half") else ("", "", spelled)
     above, _, part = last.rpartition(" ")
+    if last in PARTS and last not in ("half", "quarter"):
+        # An ordinal: `a third` is 1/3.
+        return None
     below = 12 if part == "dozen" else PARTS.get(part.removesuffix("s") if part not in ("halves",) else "half")
     if below is not None:
         count = Fraction(1) if above in ("", "a", "one") else numeral(above)
@@ -92,3 +104,28 @@ def counted_things(text: str) -> tuple[Fraction, str] | None:
     count = number_in_words(number)
     things = _THINGS.fullmatch(text if count is None else f"{count} {rest}")
     return (Fraction(things.group(1)), things.group(2).casefold()) if things else None
+
+
+# `third`, `3rd`; `the second trial`, `Trial 2`, `Trial II`.
+_RANKED = re.compile(
+    r"(?:the )?(?:(\d{1,4}(?:st|nd|rd|th)|[a-z-]*(?:first|second|third|th))(?: ([a-z]{4,20}))?"
+    r"|([a-z]{4,20}) (\d{1,3}|(?-i:I{1,3}|IV|VI{1,3}|IX)))",
+    re.IGNORECASE,
+)
+_ROMAN = {"I": 1, "II": 2, "III": 3, "IV": 4, "VI": 6, "VII": 7, "VIII": 8, "IX": 9}
+_IRREGULAR = {"first": "one", "second": "two", "third": "three", "fifth": "five", "eighth": "eight", "ninth": "nine"}
+_IRREGULAR |= {"twelfth": "twelve"}
+
+
+def ranked(text: str) -> str | None:
+    """Return `trial 2` for `the second trial` and `Trial II`, and `3rd` for `third`; None for other text."""
+    match = _RANKED.fullmatch(text) if len(text) < 40 else None
+    if match is None:
+        return None
+    ordinal, thing, noun, number = match.groups()
+    if noun:
+        return f"{noun.casefold()} {_ROMAN.get(number, number)}"
+    tens, _, last = ordinal.casefold().rpartition("-")
+    stem = _IRREGULAR.get(last) or re.sub("tieth$", "ty", last).removesuffix("th")
+    rank = int(last[:-2]) if last[0].isdigit() else numeral(f"{tens}{stem}")
+    return None if rank is None else f"{thing.casefold()} {rank}" if thing else f"{rank}th"
