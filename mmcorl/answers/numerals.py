@@ -60,8 +60,8 @@ _SINOGRAMS = dict(zip("〇一二三四五六七八九十百千万亿零两兩萬
 _KOREAN = dict(zip("공일이삼사오육칠팔구십백천만억", _TENS, strict=True))
 _SCALES = frozenset({100, 1000, 10**4, 10**6, 10**8, 10**9, 10**12})
 _NOT_ALONE_TEXT = (
-    "hundred thousand million billion trillion null ein eine un une uno una um uma een elf once due cent mil "
-    "sept mila sot 이 일 사 오 구 한 두 세 네"
+    "hundred thousand million billion trillion null ein eine un une uno una um uma een elf once due cent mil sept mila "
+    "sot seize doze vent trent 이 일 사 오 구 한 두 세 네"
 )
 _NOT_ALONE = frozenset(_NOT_ALONE_TEXT.split())
 """What alone is rather an article, an English word or a scale that wants a number before it."""

@@ -156,6 +156,7 @@ _SEGMENTS = (
 )
 _SEGMENT = re.compile(r"\\overline\{([A-Z]{2})\}")
 _BOX_ASKED = re.compile(r"\bbounding box|\bbbox|\bcorners?\b|\b[xX]_?1\b.{1,24}\b[yY]_?2\b", re.IGNORECASE)
+_PLAIN = re.compile(r"-?[\d.]+|[A-Z]")
 _SIGNS = re.compile(r"(?<![<>])([<>])(?![=<>])")
 
 
@@ -169,7 +170,7 @@ def as_asked(answer: str, gold: str, question: str | None) -> str | None:
     order = `1 < 2 < 3` for a list in the order asked for
     box   = two corners for four numbers
     """
-    if question is None:
+    if question is None or (_PLAIN.fullmatch(answer) and _PLAIN.fullmatch(gold)):
         return None
     spelled, known = clean(answer), clean(gold)
     if (bases := list(_BASE_ASKED.finditer(question))) and ("_" in spelled) != ("_" in known):
@@ -188,8 +189,8 @@ def as_asked(answer: str, gold: str, question: str | None) -> str | None:
         return gold if len(corners) == 4 and corners == sides else None
     if asks_for_order(question) and len(set(_SIGNS.findall(spelled))) == 1 and parse(gold).brackets != "()":
         return _in_turn(_SIGNS.split(spelled)) if not _SIGNS.search(known) else None
-    bare = [_without_kind(text, question) for text in (spelled, known)]
-    return gold if bare[0] == bare[1] and bare != [spelled, known] else None
+    names = [_without_kind(text, question) for text in (spelled, known)]
+    return gold if names[0] == names[1] and names != [spelled, known] else None
 
 
 def _number_of(value: str, things: str, question: str) -> str:
