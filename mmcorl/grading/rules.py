@@ -337,7 +337,8 @@ def _compare_values(answer: str, gold: str, reference: Reference, relation: Equi
     if (
         asks_for_percent(question)
         and right.unit == "%" != left.unit
-        and None not in (left.number, right.number)
+        and left.number is not None
+        and right.number is not None
         and left.number.value != right.number.value
     ):
         return False, "a share where percent are asked for"
