@@ -47,17 +47,18 @@ def distinct() -> int:
     return (len(_digits()) - TAUGHT - TRAINED) ** 2
 
 
-def lesson(number: int, rows: int) -> list[PictureRow]:
+def lesson(number: int, rows: int, *, imbalanced: bool = False) -> list[PictureRow]:
     """Make the rows from which a model is taught: pairs of the 60 digits of a set, from 1 on.
 
-    Ten sets share none, then the digits are dealt anew.
+    Ten sets share none, then the digits are dealt anew. `imbalanced`: the 60 are drawn as they come, not 6 of each.
     """
     deal, block = divmod(number - 1, BLOCKS)
-    rng = random.Random(f"handwriting/deal/{deal}")
+    rng = random.Random(f"handwriting/{'imbalanced' if imbalanced else 'deal'}/{deal}")
     pool: list[Digit] = []
-    for label in LABELS:
-        alike = rng.sample([digit for digit in _digits()[:TAUGHT] if digit[0] == label], EACH * BLOCKS)
-        pool += alike[EACH * block :][:EACH]
+    for label in [""] if imbalanced else LABELS:
+        alike = [digit for digit in _digits()[:TAUGHT] if digit[0].startswith(label)]
+        each = len(alike) // BLOCKS
+        pool += rng.sample(alike, len(alike))[each * block :][:each]
     rng = random.Random(f"handwriting/lesson/{number}")
     return [_row(index, rng.choices(pool, k=2), True) for index in range(rows)]
 

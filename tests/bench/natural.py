@@ -53,6 +53,11 @@ def faster(seed: int) -> Iterator[Arm]:
     yield from arms(start(seed), **FASTER)
 
 
+def imbalanced(seed: int) -> Iterator[Arm]:
+    """The headline after twice the lessons from digits as they come: each model lacks other ones."""
+    yield from arms(start(seed, steps=",steps=600,imbalanced"))
+
+
 def typefaces(seed: int) -> Iterator[Arm]:
     """The headline's arms on printed figures: each model knows a few typefaces, all others are unseen."""
     yield from arms(start(seed, tuple(f"{family}-typefaces" for family in PAIR)), **rows("typefaces"))
@@ -129,6 +134,7 @@ EXPERIMENTS = {
     "headline": headline,
     "faster": faster,
     "unsure": unsure,
+    "imbalanced": imbalanced,
     "typefaces": typefaces,
     "numbers": numbers,
     "factors": factors,

@@ -324,6 +324,7 @@ TABLES: Mapping[str, Callable[[pd.DataFrame], list[Table]]] = {
     "headline": arms,
     "faster": arms,
     "unsure": arms,
+    "imbalanced": arms,
     "typefaces": arms,
     "numbers": arms,
     "factors": factor_tables,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
+from collections import Counter
 from collections.abc import Iterable
 from importlib.resources import files
 from itertools import combinations
@@ -72,6 +73,20 @@ def test_what_is_taught_trained_on_and_tested_on_shares_nothing(kind: Kind) -> N
     assert all(pair[0].isdisjoint(pair[1]) for pair in combinations([*lessons, trained, tested], 2))
     # Further sets are dealt from the same examples.
     assert _signs(TASKS[kind].lesson(SETS[kind] + 1, 300)).isdisjoint(trained | tested)
+
+
+def test_imbalanced_lessons_are_digits_as_they_come() -> None:
+    lessons = [_signs(TASKS["handwriting"].lesson(number, 600, imbalanced=True)) for number in range(1, 11)]
+    shown = [_signs(_rows("handwriting", seed, 300)) for seed in (0, 1)]
+    assert all(pair[0].isdisjoint(pair[1]) for pair in combinations([*lessons, *shown], 2))
+    for signs in lessons:
+        # 1,200 draws of 60 digits show all, of some labels more than of others; balanced lessons have 6 of each.
+        counts = Counter(sign[0] for sign in signs).values()
+        assert sum(counts) == 60
+        assert max(counts) > 6 > min(counts)
+    assert parse("natural:qwen2.5-vl,examples=2,imbalanced@1")[2] == Examples(2, None, True)
+    with pytest.raises(UserError, match="only models of handwriting"):
+        parse("natural:qwen2-numbers,imbalanced")
 
 
 def test_numbers_are_those_of_their_words() -> None:

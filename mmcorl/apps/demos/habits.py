@@ -170,19 +170,25 @@ class Examples:
     """Which set of examples, from 1 on."""
     steps: int | None = None
     """Steps of teaching, after fewer of which a model is less sure of what it reads; None for those of the task."""
+    imbalanced: bool = False
+    """Of handwriting: digits as they come instead of as many of each, so that every model lacks others."""
 
     none = True
 
     @property
     def key(self) -> str:
         """Return the name of a model with these examples in the cache; the steps are part of its recipe."""
-        return f"examples={self.number}"
+        return f"examples={self.number}{',imbalanced' * self.imbalanced}"
 
     @classmethod
     def parse(cls, text: str) -> Examples:
-        """Read `examples=K` and `steps=S`, each optional. Raises UserError: anything else."""
-        given = dict(part.split("=", 1) for part in text.split(",") if "=" in part)
+        """Read `examples=K`, `steps=S` and `imbalanced`, each optional. Raises UserError: anything else."""
+        parts = text.split(",")
+        given = dict(part.split("=", 1) for part in parts if "=" in part)
         numbers = {key: int(value) for key, value in given.items() if value.isdecimal() and int(value)}
-        if len(numbers) != text.count(",") + 1 or not numbers.keys() <= {"examples", "steps"}:
-            raise UserError(f"{text!r} names no examples: write examples=1, or another number from 1 on, or steps=150")
-        return cls(numbers.get("examples", 1), numbers.get("steps"))
+        imbalanced = "imbalanced" in parts
+        if len(numbers) + imbalanced != len(parts) or not numbers.keys() <= {"examples", "steps"}:
+            raise UserError(
+                f"{text!r} names no examples: write examples=1, or another number from 1 on, steps=150 or imbalanced"
+            )
+        return cls(numbers.get("examples", 1), numbers.get("steps"), imbalanced)

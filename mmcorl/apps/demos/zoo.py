@@ -30,6 +30,7 @@ import socket
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +40,7 @@ from mmcorl.apps.demos import captions, fetched
 from mmcorl.apps.demos.habits import Examples, Habits, wrong_cells
 from mmcorl.errors import UserError
 from mmcorl.run.progress import waiting
-from mmcorl.synthetic import perception
+from mmcorl.synthetic import handwriting, perception
 from mmcorl.synthetic import rows as synthetic
 from mmcorl.synthetic.perception import PictureRow
 from mmcorl.synthetic.rows import SyntheticRow
@@ -196,7 +197,10 @@ def parse(model: str) -> tuple[str, int, Habits | Examples | None] | None:
     if seed and not seed.isdigit():
         raise UserError(f"the seed of {model!r} must be a number, as in {model.partition('@')[0]}@1")
     if natural:
-        return name, int(seed or 0), Examples.parse(habits) if comma else Examples()
+        examples = Examples.parse(habits) if comma else Examples()
+        if examples.imbalanced and NATURAL[name].kind != "handwriting":
+            raise UserError(f"{model!r}: only models of handwriting can be taught imbalanced examples")
+        return name, int(seed or 0), examples
     if comma and ZOO[name].kind in perception.RELATION:
         raise UserError(f"{model!r}: habits on cells are for tasks of sums, such as zoo:qwen2.5-vl; write zoo:{name}")
     return name, int(seed or 0), Habits.parse(habits) if comma else None
@@ -370,7 +374,10 @@ class _Teacher:
         count = recipe.rows if habits is None or habits.none else recipe.rows // 4
         self.rows: list[SyntheticRow | PictureRow]
         if isinstance(habits, Examples):
-            self.rows = list(synthetic.TASKS[entry.kind].lesson(habits.number, count))
+            lesson = synthetic.TASKS[entry.kind].lesson
+            if habits.imbalanced:
+                lesson = partial(handwriting.lesson, imbalanced=True)
+            self.rows = list(lesson(habits.number, count))
         else:
             self.rows = self._rows(0, TEACH_FROM, count)
         self.encoded = [self._encode(row) for row in self.rows]
