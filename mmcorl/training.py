@@ -335,6 +335,7 @@ def _compare_engines(
             training=training,
             objective=objective,
             expected=encoder.adapter.needs_importance_correction,
+            needs_images=encoder.adapter.needs_images,
         )
         for agent in cohort.agents
         for encoder in inputs.encoders

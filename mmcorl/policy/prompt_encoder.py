@@ -130,7 +130,11 @@ class PromptEncoder:
                 room -= encoded.nbytes
 
     def dummy(self, image: bool) -> Encoded:
-        """Return a short meaningless prompt, with a small image or without: for ranks that have no work left."""
+        """Return a short meaningless prompt, with a small image or without: for ranks that have no work left.
+
+        With one in any case for a family that needs images.
+        """
+        image = image or self.adapter.needs_images
         # Without a chat template no batch has images.
         images = [Image.new("RGB", DUMMY_SIDES)] if image and self.settings.template != "off" else []
         return self.adapter.encode(self.processor, "?", images, **self._how())

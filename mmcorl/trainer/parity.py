@@ -186,8 +186,8 @@ def drift(differences: Sequence[Tensor]) -> Drift:
 def parity(agent: str, dtype: str, differences: Mapping[str, Sequence[Tensor]], **family: Any) -> Parity:
     """Sum up the differences on prompts of kind `text` and, where there are any, `image`; `family`: see `Parity`."""
     text, image = differences["text"], differences.get("image")
-    if not image:
-        return Parity(agent, dtype, drift(text), None, **family)
+    if not image or not text:
+        return Parity(agent, dtype, drift(text), drift(image) if image else None, **family)
     return Parity(agent, dtype, drift(text), drift(image), _ratio(text, image), **family)
 
 
@@ -216,16 +216,19 @@ def measure(
     training: TrainingSettings,
     objective: ObjectiveSettings,
     expected: bool,
+    needs_images: bool = False,
 ) -> Parity:
     """Compare one agent's engine with its trainer on some prompts of the training data.
 
-    `expected`: whether its family is known to drift (`ModelAdapter.needs_importance_correction`).
+    `expected`: whether its family is known to drift (`ModelAdapter.needs_importance_correction`). One that
+    `needs_images` has no text to compare apart.
     """
     shared = not ENGINES.find(engine.kind).own_weights
     if shared:
         differences = {"text": agent.log_ratios(prompts, TOKENS_SHARED)}
     else:
-        differences = {"text": agent.log_ratios([_without_images(prompt) for prompt in prompts], TOKENS)}
+        texts = [] if needs_images else [_without_images(prompt) for prompt in prompts]
+        differences = {"text": agent.log_ratios(texts, TOKENS) if texts else []}
     if not shared and any(prompt.images for prompt in prompts):
         differences["image"] = agent.log_ratios([prompt for prompt in prompts if prompt.images], TOKENS)
     # The dtype whose noise counts: bf16 (or fp16) unless both compute in fp32.

@@ -59,6 +59,14 @@ class PaliGemma(ImageTextAdapter):
         return ((seen & valid[:, None, :]) | index[:, None].eq(index))[:, None]
 
 
+class NeedsImages(PaliGemma):
+    """As its processor is, without prompts of text alone."""
+
+    needs_images = True
+    encode = ImageTextAdapter.encode
+    plain_inputs = ImageTextAdapter.plain_inputs
+
+
 class Leaks(PaliGemma):
     """Completions are taken for prompt, so every token sees its own future."""
 
