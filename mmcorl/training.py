@@ -321,7 +321,7 @@ def _compare_engines(
 ) -> list[parity.Parity]:
     """Stop before the first step where an engine does not sample from the policy that its trainer trains.
 
-    Returns what later steps are compared with: nothing for weights that are shared, of which no sync can lose any.
+    Returns what later steps are compared with: nothing where weights are shared and tokens are left out on purpose.
     """
     own_weights = ENGINES.find(engine.kind).own_weights
     progress.phase("compare engines")
@@ -348,7 +348,8 @@ def _compare_engines(
             raise RunError(f"{comparison.fault}; engine.parity=warn goes on all the same")
         if own_weights or comparison.fault:
             progress.message(comparison.fault or comparison.sentence())
-    return measured if own_weights else []
+    sampling = folder.config.sampling
+    return measured if own_weights or (sampling.top_p == 1 and not sampling.top_k) else []
 
 
 def _profile(profiled: tuple[int, int], cohort: Cohort, folder: Path, left: int, progress: Progress) -> None:

@@ -67,6 +67,14 @@ class NeedsImages(PaliGemma):
     plain_inputs = ImageTextAdapter.plain_inputs
 
 
+class LeaksLate(PaliGemma):
+    """Tokens behind the seventeenth of a completion see all of it: beyond what is sampled before the first step."""
+
+    def attention_mask(self, model: nn.Module, input_ids: Tensor, valid: Tensor) -> Tensor:
+        late = (~self.prompt(input_ids)).cumsum(-1) > 17
+        return super().attention_mask(model, input_ids, valid) | (late[:, :, None] & valid[:, None, :])[:, None]
+
+
 class Leaks(PaliGemma):
     """Completions are taken for prompt, so every token sees its own future."""
 

@@ -78,8 +78,8 @@ def test_what_sees_the_future_fails_where_it_differs(checkpoint: Path, capsys: p
     assert images["prompt_length equals encode"]["detail"].count(",") == 6  # of the nine prompts two have none
     assert main([*command, f"{ADAPTERS}:Leaks"]) == 1
     wrong = {check["name"] for check in json.loads(capsys.readouterr().out) if not check["passed"]}
-    differs = {"forward equals transformers'", "cached generation scores as the forward", "scores through the policy"} | {"images of any shape"}
-    assert wrong == {*differs, "attention inside an image block"}
+    differs = {"forward equals transformers'", "cached generation scores as the forward", "scores through the policy"}
+    assert wrong == {*differs, "images of any shape", "attention inside an image block"}
 
 
 def test_one_trains_and_the_other_is_refused(
@@ -104,3 +104,8 @@ def test_one_trains_and_the_other_is_refused(
     refusal = capsys.readouterr().err.splitlines()[-1]
     assert f"Leaks does not compute what transformers computes for {checkpoint}" in refusal
     assert not (tmp_path / "wrong" / "metrics.jsonl").exists()
+    late = [f"agents.mine.adapter={ADAPTERS}:LeaksLate", "sampling.max_new_tokens=30", "training.shared_prefix=off"]
+    assert main([*command, str(tmp_path / "late"), *late]) == 1
+    refusal = capsys.readouterr().err.splitlines()[-1]
+    assert "step 1: agent 'mine': engine and trainer differ by " in refusal
+    assert "correct the adapter's masks and positions of long rows" in refusal
