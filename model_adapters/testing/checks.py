@@ -326,6 +326,9 @@ def _tokens(subject: Subject) -> str:
             f"{subject.named(inserted)}, which encode inserts for an image, may be sampled: add it to media_tokens"
         )
     counts = f"{len(subject.banned)} banned, {len(named)} named by the config among them"
+    head = len(subject.model.get_output_embeddings().weight)
+    if unsampled := [value for value in subject.banned if value >= head]:
+        counts += f"; {subject.named(unsampled)} beyond the head of {head}, which nobody samples"
     return f"{counts}; stops {list(subject.stops)}{unknown}"
 
 

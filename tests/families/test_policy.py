@@ -9,12 +9,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
 from adapter_passes import VISION_FAMILIES, each_family, load, policy_of, three_groups
 from mmcorl.policy.policy import Policy, Rows
+from mmcorl.policy.prompt_encoder import PromptEncoder
+from mmcorl.trainer.worker import Worker
 from model_adapters.text import TextAdapter
+from worker_parts import CPU, STEPS, settings
 
 
 def test_banned_ids_beyond_the_head_change_nothing(tiny_checkpoints: Mapping[str, Path]) -> None:
@@ -30,6 +34,23 @@ def test_banned_ids_beyond_the_head_change_nothing(tiny_checkpoints: Mapping[str
     assert beyond.banned.equal(policy.banned)
     with torch.no_grad():
         assert beyond(rows).equal(policy(rows))
+
+
+class Outside(TextAdapter):
+    def banned_ids(self, processor: Any, config: Any) -> tuple[int, ...]:
+        return (*super().banned_ids(processor, config), config.vocab_size)
+
+
+def test_a_run_says_once_which_banned_ids_are_beyond_the_head(
+    tiny_checkpoints: Mapping[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tiny_checkpoints["llama"]
+    config = settings(agents=[{"name": "a", "model": str(path), "adapter": f"{__name__}:Outside"}])
+    encoder = PromptEncoder(config, config.agents[0], str(path))
+    agent = Worker(config, encoder, STEPS, CPU)
+    size = agent.policy.model.config.vocab_size
+    said = f"a: banned ids [{size}] are beyond the head, where nothing is sampled\n"
+    assert capsys.readouterr().err.count(said) == 1
 
 
 @each_family(*VISION_FAMILIES)
