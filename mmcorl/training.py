@@ -260,14 +260,7 @@ def _run(
             supervision.recall(folder.stream)
             progress.restore(folder.lines("metrics.jsonl"), folder.lines("validation.jsonl"))
         compared = _compare_engines(
-            cohort,
-            inputs,
-            folder,
-            progress,
-            engine=config.engine,
-            training=config.training,
-            objective=config.objective,
-            complete=config.sampling.top_p == 1 and not config.sampling.top_k,
+            cohort, inputs, folder, progress, engine=config.engine, training=config.training, objective=config.objective
         )
         if config.profile is not None:
             _profile(config.profile.steps, cohort, folder.path / PROFILE, steps - done, progress)
@@ -325,7 +318,6 @@ def _compare_engines(
     engine: EngineSettings,
     training: TrainingSettings,
     objective: ObjectiveSettings,
-    complete: bool,
 ) -> list[parity.Parity]:
     """Stop before the first step where an engine does not sample from the policy that its trainer trains.
 
@@ -356,7 +348,8 @@ def _compare_engines(
             raise RunError(f"{comparison.fault}; engine.parity=warn goes on all the same")
         if own_weights or comparison.fault:
             progress.message(comparison.fault or comparison.sentence())
-    return measured if own_weights or complete else []
+    sampling = folder.config.sampling
+    return measured if own_weights or (sampling.top_p == 1 and not sampling.top_k) else []
 
 
 def _profile(profiled: tuple[int, int], cohort: Cohort, folder: Path, left: int, progress: Progress) -> None:

@@ -239,8 +239,7 @@ class ModelAdapter(ABC):
     def collate_vision(self, parts: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
         """Join the vision tensors of several prompts for one pass of the vision tower.
 
-        The default concatenates on dim 0, for towers that take a flat list of images, tiles or patches. Prompts without
-        images contribute nothing.
+        The default concatenates on dim 0, for towers that take a flat list of images, tiles or patches, if any.
         """
         parts = [part for part in parts if part]
         return {key: torch.cat([part[key] for part in parts]) for key in parts[0]} if parts else {}
@@ -283,8 +282,7 @@ class ModelAdapter(ABC):
         embeddings of the ids, adds it here.
 
         `features` (T, w) are in row-major order of the placeholders in `input_ids`; another count raises AdapterError.
-        None says that there are no placeholders, as among sampled tokens: no value is inspected then, for which a GPU
-        would wait.
+        None: there are no placeholders, as among sampled tokens; no value is inspected, for which a GPU would wait.
         """
         hub: Any = model  # a transformers model, typed as a torch module
         embed = hub.get_input_embeddings()

@@ -12,10 +12,12 @@ import transformers
 from torch import Tensor
 
 from adapter_passes import each_family, gradient_error, load, needs, policy_of
+from mmcorl.apps.doctor.adapter_checks import CHECKS
 from mmcorl.engines.base import Sampling
 from mmcorl.engines.transformers import TransformersEngine
-from mmcorl.policy.forked_states import fork, install
+from mmcorl.policy.forked_states import _States, fork, install
 from model_adapters.base import Encoded
+from model_adapters.testing.contract import check_adapter
 from model_adapters.testing.tiny import build_tiny
 from worker_parts import encoded, gradients, mixed_prompts, prompt, rollout, worker
 
@@ -103,6 +105,23 @@ def updated(path: Path, **training: Any) -> tuple[bool, dict[str, Tensor]]:
     rewards = ((1.0, 0.0, 0.0, 1.0), (0.0, 0.0, 1.0, 0.0), (1.0, 1.0, 0.0, 1.0))
     agent.update(dict(zip(agent.rollouts.pending, rewards, strict=True)), 1)
     return agent.shared_prefix, gradients(agent)
+
+
+def test_states_that_lose_their_gradient_fail_the_contract(
+    tiny_checkpoints: Mapping[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Log-probabilities are right then: a run would not see it."""
+    choose = _States.choose
+
+    def detached(states: _States, rows: Tensor) -> None:
+        states.conv_states = {index: state.detach() for index, state in states.conv_states.items()}
+        choose(states, rows)
+
+    monkeypatch.setattr(_States, "choose", detached)
+    checks = check_adapter(tiny_checkpoints["lfm2_vl"], more=CHECKS)
+    (failed,) = (check for check in checks if not check.passed)
+    assert failed.name == "scores through the policy"
+    assert "prompts once have another gradient" in failed.detail
 
 
 @pytest.mark.slow
