@@ -5,7 +5,7 @@ formula  = what stands between `$`, `\[`, `\(`, `\\`, `&` or line ends around a 
 answer   = the box, where nothing else stands behind the last `=` of its formula; else that formula without boxes
 parallel = boxes of one sentence, or items of one list, that differ: all of them with what stands between, unless a
            step (`then`, `so`, `=`) leads from one to the next
-no answer where words before the last box keep it from being stated, or words behind it take it back; see `denials`
+no answer where words before the last box keep it from being stated, or words behind it take it back; see `assertion`
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from itertools import pairwise
 
-from mmcorl.answers.denials import is_retracted
+from mmcorl.answers.assertion import is_retracted
 from mmcorl.answers.grammar import THEREFORE
 from mmcorl.answers.latex import clean
 from mmcorl.answers.names import QUANTITY

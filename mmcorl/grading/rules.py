@@ -13,7 +13,8 @@ from functools import lru_cache
 from typing import Literal
 
 from mmcorl.answers import Equivalence, extract
-from mmcorl.answers.denials import is_retracted, sentence_before
+from mmcorl.answers.assertion import is_asserted, is_retracted, is_withdrawn, sentence_before
+from mmcorl.answers.boxes import BOX
 from mmcorl.answers.extract import extract_prose
 from mmcorl.answers.grammar import split_top_level
 from mmcorl.answers.intervals import interval
@@ -24,7 +25,6 @@ from mmcorl.answers.parse import ParsedAnswer, parse
 from mmcorl.answers.relation_base import LONGEST
 from mmcorl.answers.thinking import CLOSES, OPENS
 from mmcorl.answers.units import UNIT_WORDS
-from mmcorl.grading.clauses import is_stated, is_withdrawn
 from mmcorl.grading.finish import finish_of
 from mmcorl.grading.gold import clean_gold
 from mmcorl.grading.items import McqPolicy
@@ -152,11 +152,13 @@ def apply_rules(
 
 def _stands(answer: str, response: str, before: str, behind: str, reference: Reference, relation: Equivalence) -> bool:
     """Return whether a response states its answer, and neither takes it back nor mentions another one."""
-    if not is_stated(before, behind, reference.question):
+    if not is_asserted(before, behind, reference.question):
         return False
     if not behind.strip(" $*.}\n"):
         return True
-    if is_withdrawn(before, behind) or mentions_another(answer, before, behind, relation, choices_of(reference)):
+    if BOX.search(behind) or "<answer>" in behind or is_withdrawn(before, behind):
+        return False
+    if mentions_another(answer, before, behind, relation, choices_of(reference)):
         return False
     thinks = "<" in behind or "[T" in behind or "◁" in behind
     return not thinks or OPENS.search(behind) is None

@@ -14,8 +14,8 @@ import re
 from functools import lru_cache
 
 from mmcorl.answers import Equivalence
+from mmcorl.answers.assertion import is_denied, sentence_before
 from mmcorl.answers.boxes import BOX
-from mmcorl.answers.denials import is_denied, sentence_before
 from mmcorl.answers.extract import Source, last_tag
 from mmcorl.answers.options import LETTERS
 from mmcorl.answers.parse import parse

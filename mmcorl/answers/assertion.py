@@ -1,0 +1,441 @@
+r"""Whether the words around an answer assert it: a grammar over the classes of `closed_classes`.
+
+    text      = {sentence} lead ANSWER tail {sentence}
+    lead      = {token}                      the sentence before the answer, `tail` what follows in it
+    asserted  = a lead in which no operator reaches the answer, and a tail and sentences that do not change it
+
+An operator of the lead reaches the answer where nothing between them closes it:
+
+    operator                                     where          closed by                                answer is
+    supposition                                  opening        consequence                              denied
+    condition                                    opening        consequence | mark | second predicate    denied
+    example                                      anywhere       consequence | mark behind other words    denied
+    frequent error | slip to | wrongly           anywhere       contrast | right                         denied
+    wrong answer | answer wrong                  anywhere       contrast | right                         denied
+    negation | instead                           3 words        mark | contrast                          denied
+    rejection | negation ":"                      4 words        mark                                     unasserted
+    source saying | according source             anywhere       contrast | consequence | right           unasserted
+    unsure                                       anywhere       consequence                              unasserted
+    doubt                                        anywhere       contrast | consequence | mark            unasserted
+    condition irrealis                           anywhere                                                unasserted
+    tentative                                    the head of the clause's subject                        unasserted
+    what changes a value                         the noun phrase of the answer: 3 words behind the last
+                                                 mark, copula, verb of having or linking word            unasserted
+
+Whatever the grammar does not know is of an open class and describes the quantity (`the cyclist travelled ANSWER km`).
+
+    tail      = {unit | noun} (predicate | change | ", " afterthought | end)
+    predicate = copula negation right | copula wrong         denied
+              | copula (negation | tentative | doubt | other words) | lapse | rejection       unasserted
+    change    = alternative | condition | negation | arithmetic | bound | doubt | source saying  unasserted
+    end       = "?"                                          denied
+    sentence  = correction ... | interjection mark ... | ... retraction ... | speaker (misdeed | made error)
+              | (pronoun | answer | deixis) copula (wrong | negation right) | dropping deixis     denied
+              | ... unsure ...                               unasserted
+
+What is denied is no answer, also for votes; what is unasserted may still be right, and rules leave it to a judge. Words
+that the question itself says change nothing in answers to it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+from mmcorl.answers.closed_classes import classes
+from mmcorl.answers.tokens import Token, sentences_of, tokens_of
+
+Standing = Literal["asserted", "unasserted", "denied"]
+
+CHANGING = classes(
+    "negation absence instead alternative condition modal unsure doubt bound relative direction approximation"
+    " arithmetic wrong rejection contrast lapse retraction"
+)
+"""Classes of words that make another value of one, or no value at all."""
+NEUTRAL = classes("copula having answer right pronoun determiner quantity of in consequence chosen particle")
+"""Classes of words that name an answer or state it, and leave it as it is."""
+HEDGING = classes(
+    "negation absence instead alternative condition modal unsure doubt contrast wrong retraction correction question"
+)
+"""Classes of words that take back or leave open what stands before them."""
+_IN_PHRASE = (CHANGING & ~classes("direction")) | classes("habit provisional")
+_BEFORE, _BEHIND = 320, 1000
+_ABBREVIATIONS = frozenset({"e.g", "z.B", "i.e"})
+_NUMBER = re.compile(r"[-−]?\d[\d.,]*")
+_MARK, _STOP = classes("comma semicolon colon opening closing"), classes("semicolon")
+_COPULA, _VERB = classes("copula particle"), classes("copula auxiliary")
+_NEGATION, _WRONG, _ANSWER, _TENTATIVE = (classes(name) for name in ("negation", "wrong", "answer", "tentative"))
+_CONSEQUENCE, _CONTRAST, _CONDITION = classes("consequence"), classes("contrast"), classes("condition")
+_RIGHT, _ERROR, _DOUBT, _FAILS = (
+    classes(names) for names in ("right revised", "error slip", "doubt unsure", "lapse rejection")
+)
+_SOURCE, _SAYING, _OF, _MATHEMATICS = classes("source name"), classes("saying"), classes("of"), classes("mathematics")
+_STATES_AGAIN = _CONTRAST | _RIGHT | _STOP
+
+
+@dataclass(frozen=True)
+class _Operator:
+    """A sequence of classes, each at most `gap` words behind the other, in the lead of an answer."""
+
+    sequence: tuple[int, ...]
+    closed_by: int
+    standing: Standing
+    opens: bool = False
+    """It stands at the beginning of its sentence."""
+    reach: int = 99
+    """How many words behind it the answer stands at most."""
+    gap: int = 2
+
+
+_OPERATORS = (
+    _Operator((classes("supposition"),), _CONSEQUENCE | _STOP, "denied", opens=True),
+    _Operator((_CONDITION,), _CONSEQUENCE | _MARK, "denied", opens=True),
+    _Operator((classes("example"),), _CONSEQUENCE | _MARK, "denied"),
+    _Operator((classes("frequent"), _ERROR), _STATES_AGAIN, "denied"),
+    _Operator((_ERROR, classes("frequent")), _STATES_AGAIN, "denied", gap=1),
+    _Operator((classes("slip"), _VERB | _OF), _STATES_AGAIN, "denied", gap=1),
+    _Operator((classes("wrongly"),), _STATES_AGAIN, "denied"),
+    _Operator((_WRONG, _ANSWER | _TENTATIVE | classes("reasoning")), _STATES_AGAIN, "denied", gap=1),
+    _Operator((_ANSWER, _WRONG), _STATES_AGAIN, "denied", gap=0),
+    _Operator((_NEGATION | classes("instead"),), _CONTRAST | _MARK | _MATHEMATICS, "denied", reach=3),
+    _Operator((_WRONG | _NEGATION | classes("lapse"), classes("colon")), 0, "unasserted", reach=0, gap=0),
+    _Operator((classes("lapse"), _OF), _CONTRAST | _CONSEQUENCE | _MARK, "unasserted", gap=0),
+    _Operator((classes("rejection"),), _MARK | _CONSEQUENCE, "unasserted", reach=4),
+    _Operator((_SOURCE, _SAYING), _STATES_AGAIN | _CONSEQUENCE, "unasserted"),
+    _Operator((classes("according"), _SOURCE), _STATES_AGAIN | _CONSEQUENCE, "unasserted"),
+    _Operator((classes("unsure"),), _CONSEQUENCE, "unasserted"),
+    _Operator((classes("doubt"),), _CONTRAST | _CONSEQUENCE | _MARK, "unasserted"),
+)
+_OPERATES = 0
+for _operator in _OPERATORS:
+    _OPERATES |= _operator.sequence[0]
+
+
+# --- before the answer --------------------------------------------------------------------------------------
+
+
+def is_retracted(before: str, behind: str) -> bool:
+    """Return whether the words before an answer or those behind it keep it from being stated."""
+    return is_taken_back(behind) or is_denied(before)
+
+
+def is_denied(before: str) -> bool:
+    """Return whether the words before an answer, the last of `before`, keep it from being stated."""
+    return bool(sentence := sentence_before(before)) and _lead(sentence, frozenset()) == "denied"
+
+
+def sentence_before(before: str) -> str:
+    """Return the sentence that the end of a text stands in, at most its last 320 characters."""
+    return _last_sentence(before[-_BEFORE:])
+
+
+@lru_cache(maxsize=1 << 6)
+def _last_sentence(window: str) -> str:
+    start = 1 + window.rfind("\n")
+    if not window.isascii():
+        start = max(start, *(1 + window.rfind(end) for end in "。！？"))
+    for end in (". ", "! ", "? ", ".$", ".*", '."'):
+        at = window.rfind(end, start)
+        while at >= 0 and window[max(0, at - 3) : at] in _ABBREVIATIONS:
+            at = window.rfind(end, start, at)
+        start = max(start, at + 1)
+    return window[start:]
+
+
+@lru_cache(maxsize=1 << 12)
+def _lead(sentence: str, asked: frozenset[str]) -> Standing:
+    """Return what the lead makes of its answer; `asked`: the words of the question."""
+    tokens = tokens_of(sentence)
+    there = _classes_in(tokens)
+    standing: Standing = "asserted"
+    for operator in _OPERATORS if there & _OPERATES else ():
+        if not (there & operator.sequence[0] and there & operator.sequence[-1]):
+            continue
+        for start, end in _occurrences(tokens, operator):
+            if _is_closed(tokens, end, operator) or (operator.standing != "denied" and _is_asked(tokens[start], asked)):
+                continue
+            if operator.standing == "denied":
+                return "denied"
+            standing = "unasserted"
+    return standing
+
+
+def _classes_in(tokens: Sequence[Token]) -> int:
+    there = 0
+    for token in tokens:
+        there |= token.classes
+    return there
+
+
+_OPENING = classes("opener modal consequence contrast comma colon opening adverb mathematics")
+
+
+def _occurrences(tokens: Sequence[Token], operator: _Operator) -> list[tuple[int, int]]:
+    """Return where an operator begins and ends, as often as it occurs."""
+    found = []
+    first, *others = operator.sequence
+    for start, token in enumerate(tokens):
+        if not token.classes & first:
+            if operator.opens and not token.classes & _OPENING:
+                break
+            continue
+        end = start
+        for needed in others:
+            behind = range(end + 1, min(len(tokens), end + 2 + operator.gap))
+            end = next((at for at in behind if tokens[at].classes & needed), -1)
+            if end < 0 or _classes_in(tokens[start:end]) & _MARK:
+                break
+        else:
+            found.append((start, end + 1))
+        if operator.opens:
+            break
+    return found
+
+
+def _is_closed(tokens: Sequence[Token], end: int, operator: _Operator) -> bool:
+    """Return whether something between an operator and the answer ends what it reaches."""
+    if operator.closed_by & _MARK:
+        # `for example, 3`: the comma behind the words themselves closes nothing.
+        while end < len(tokens) and tokens[end].classes & _MARK:
+            end += 1
+    rest = tokens[end:]
+    if len(rest) > operator.reach or _classes_in(rest) & operator.closed_by:
+        return True
+    predicates = [at for at, token in enumerate(rest) if token.classes & (_COPULA | classes("equals"))]
+    return operator.opens and bool(predicates) and predicates[-1] - predicates[0] > 2
+
+
+def _is_asked(token: Token, asked: frozenset[str]) -> bool:
+    return bool(asked) and not asked.isdisjoint(token.text.split())
+
+
+def is_asserted(before: str, behind: str, question: str | None) -> bool:
+    """Return whether the clause of an answer says its value and nothing else of it, and no word behind it doubts."""
+    asked, sentence = _words_asked(question), sentence_before(before)
+    if sentence.strip() and not (_lead(sentence, asked) == "asserted" and _leads_to_a_value(sentence, asked)):
+        return False
+    if not behind.strip(" $*.}\n"):
+        return True
+    sentences = sentences_of(behind[:_BEHIND])
+    if sentences and not _is_plain_tail(sentences[0], asked):
+        return False
+    return not any(_classes_in(sentence) & classes("unsure") for sentence in sentences)
+
+
+_WORD = re.compile(r"[^\W\d_]+(?:'[^\W\d_]+)?")
+_SUPERLATIVE = re.compile(r"\b(?:most|least|max\w*|min\w*|(?:larg|small|great|few|high|low)est)\b", re.IGNORECASE)
+_ROUNDED = re.compile(r"\b(?:about|approx\w*|nearest|round\w*|estimat\w*|decimal)\b", re.IGNORECASE)
+_BOUNDS = frozenset({"least", "most", "than", "more", "fewer", "less", "up", "of", "bound"})
+_ROUNDS = frozenset({"about", "approximately", "approx", "roughly", "around"})
+
+
+@lru_cache(maxsize=1 << 10)
+def _words_asked(question: str | None) -> frozenset[str]:
+    """Return the words that change no value in answers to a question: its own, and those of bounds or rounding."""
+    if not question:
+        return frozenset()
+    words = frozenset(_WORD.findall(question[:8192].casefold()))
+    words |= _BOUNDS if _SUPERLATIVE.search(question) else frozenset()
+    return words | _ROUNDS if _ROUNDED.search(question) else words
+
+
+_STARTS_PHRASE = _MARK | _CONSEQUENCE | _COPULA | classes("equals having yielding linking end")
+_STARTS_CLAUSE = _CONSEQUENCE | _CONTRAST | classes("linking comma semicolon end")
+_ENDS_SUBJECT = _VERB | _OF | _MATHEMATICS | classes("relative in yielding colon")
+_BE = frozenset({"be", "equal"})
+
+
+@lru_cache(maxsize=1 << 12)
+def _leads_to_a_value(sentence: str, asked: frozenset[str]) -> bool:
+    """Return whether no word in the noun phrase of an answer, or of its clause's subject, makes another value of it."""
+    tokens = list(tokens_of(sentence))
+    there = _classes_in(tokens)
+    if there & _CONDITION and there & classes("irrealis") and asked.isdisjoint({"if", "were", "would"}):
+        return False
+    if there & _TENTATIVE and _is_tentative(tokens, asked):
+        return False
+    while tokens and tokens[-1].classes & _MATHEMATICS:
+        if tokens.pop().classes & classes("equals"):
+            return True
+    starts = (at for at, token in enumerate(tokens) if token.classes & _STARTS_PHRASE and token.text not in _BE)
+    phrase = tokens[max(starts, default=-1) + 1 :][-3:]
+    last = phrase[-1] if phrase else None
+    if last is None:
+        return True
+    if last.text == "or":
+        other = any(_NUMBER.fullmatch(token.text) for token in tokens[-3:-1])
+        return not other and all(token.text != "either" for token in tokens)
+    if last.classes & _CONTRAST and _classes_in(tokens[:-1]) & (_NEGATION | _MARK):
+        # `not 4 but`, `..., but`.
+        return True
+    if len(phrase) > 1 and last.classes & _OF and phrase[-2].classes & classes("part"):
+        return not asked.isdisjoint(_BOUNDS)
+    governing = classes("relative")
+    return all(
+        not token.classes & _IN_PHRASE or _is_asked(token, asked) or (token.classes & governing and distance > 1)
+        for distance, token in enumerate(reversed(phrase))
+    )
+
+
+def _is_tentative(tokens: Sequence[Token], asked: frozenset[str]) -> bool:
+    """Return whether the subject of the answer's clause is a guess, a bound or an example."""
+    start = max((at + 1 for at, token in enumerate(tokens) if token.classes & _STARTS_CLAUSE), default=0)
+    end = next((at for at in range(start, len(tokens)) if tokens[at].classes & _ENDS_SUBJECT), len(tokens))
+    return end > start and bool(tokens[end - 1].classes & _TENTATIVE) and not _is_asked(tokens[end - 1], asked)
+
+
+# --- behind the answer --------------------------------------------------------------------------------------
+
+_CHANGES_TAIL = classes("condition negation absence arithmetic bound modal interjection direction")
+_ENDS_TAIL = _CONSEQUENCE | classes("reason linking colon end")
+_NAMES_IT = classes("determiner speaker right answer consequence adverb opener")
+
+
+def _is_plain_tail(tail: Sequence[Token], asked: frozenset[str]) -> bool:
+    """Return whether what follows an answer in its sentence neither changes it nor makes it the subject of a verb."""
+    if tail[0].classes & classes("opening"):
+        return _is_plain_gloss(tail[1:], asked)
+    if tail[0].text == "and" and _classes_in(tail[1:3]) & classes("part"):
+        return False
+    nouns = 0
+    for at, token in enumerate(tail):
+        known, rest = token.classes, tail[at + 1 : at + 5]
+        following = _classes_in(rest[:1])
+        if known & _ENDS_TAIL:
+            return True
+        if _is_asked(token, asked):
+            nouns += 1
+        elif known & classes("alternative"):
+            if following & (_MATHEMATICS | classes("bound")) or (
+                nouns < 2 and not following & classes("approximation restating")
+            ):
+                return False
+        elif (
+            known & (_CONDITION | _DOUBT)
+            or (known & (_CHANGES_TAIL | _FAILS) and at == 0)
+            or (known & _SOURCE and _classes_in(tail[max(0, at - 2) : at + 3]) & (_SAYING | classes("according")))
+        ):
+            return False
+        elif known & _CONTRAST:
+            return not _classes_in(tail[at:]) & (_NEGATION | _FAILS | _WRONG | _DOUBT | classes("absence"))
+        elif known & _VERB:
+            unlike = _TENTATIVE | _NEGATION | _FAILS | _WRONG | _DOUBT
+            return not _classes_in(rest) & unlike and (nouns > 0 or bool(following & _NAMES_IT))
+        nouns += not known & classes("opening comma determiner")
+    return True
+
+
+def _is_plain_gloss(gloss: Sequence[Token], asked: frozenset[str]) -> bool:
+    """Return whether brackets behind an answer change nothing, as `(in cm)`, `(not 5)` and `(about 3.3)` do."""
+    if not gloss or not gloss[0].classes & _IN_PHRASE & ~classes("relative") or _is_asked(gloss[0], asked):
+        return True
+    spares = gloss[0].classes & classes("negation rejection approximation instead")
+    return bool(spares and _classes_in(gloss[1:2]) & _MATHEMATICS)
+
+
+def is_taken_back(behind: str) -> bool:
+    """Return whether the words behind an answer, the first of `behind`, take it back."""
+    behind = behind[:_BEHIND]
+    return bool(behind.strip(" $*.}\n")) and _is_taken_back(behind)
+
+
+@lru_cache(maxsize=1 << 10)
+def _is_taken_back(behind: str) -> bool:
+    for number, sentence in enumerate(sentences_of(behind)):
+        if number == 0 and (sentence[-1].classes & classes("question") or _is_objection(sentence[:5], of_it=True)):
+            return True
+        if (number and _opens_a_correction(sentence)) or _is_denied_in(sentence):
+            return True
+    return False
+
+
+def _opens_a_correction(sentence: Sequence[Token]) -> bool:
+    """Return whether a sentence begins as those do in which one corrects himself."""
+    passed = _MARK | classes("end")
+    start = next(
+        (at for at, token in enumerate(sentence) if not token.classes & passed and token.text[0] not in "-–—"), 0
+    )
+    first, behind = sentence[start].classes, sentence[start + 1 : start + 2]
+    if first & classes("correction retraction"):
+        return True
+    ends = not behind or behind[0].classes & passed or behind[0].text[0] in "-–—"
+    return bool(first & classes("interjection") and ends)
+
+
+def _is_denied_in(sentence: Sequence[Token]) -> bool:
+    """Return whether a sentence says that what stands before it is wrong, or drops it."""
+    for at, token in enumerate(sentence):
+        known, rest = token.classes, sentence[at + 1 : at + 5]
+        if known & classes("retraction") or (known & classes("dropping") and _is_dropped(rest)):
+            return True
+        if known & classes("speaker"):
+            following = _classes_in(rest[:1])
+            if following & classes("misdeed") or (following & classes("made") and _classes_in(rest[1:4]) & _ERROR):
+                return True
+        subject = at > 0 and sentence[at - 1].classes & classes("pronoun answer deixis")
+        if subject and _is_objection(sentence[at : at + 5]):
+            return True
+    return False
+
+
+def _is_objection(predicate: Sequence[Token], of_it: bool = False) -> bool:
+    """Return whether a predicate is `is (quite) wrong`, `would not be right`, `isn't the answer`.
+
+    `of_it`: its subject is the answer itself.
+    """
+    if not predicate[0].classes & _VERB:
+        return False
+    objecting = _WRONG | (classes("lapse") if of_it else 0)
+    for at, token in enumerate(predicate[:4]):
+        if token.classes & _NEGATION:
+            return bool(_classes_in(predicate[at + 1 : at + 4]) & (_RIGHT | _ANSWER | classes("allowed")))
+        is_noun = at and predicate[at - 1].classes & classes("determiner")
+        if token.classes & (objecting | (_ERROR if is_noun else 0)):
+            return True
+        if token.classes & (_MARK | classes("end")):
+            break
+    return False
+
+
+def _is_dropped(rest: Sequence[Token]) -> bool:
+    """Return whether behind `ignore` stands `that`, `my last answer`, `the box above`."""
+    passed = classes("determiner pronoun speaker right")
+    for at, token in enumerate(rest):
+        if token.classes & (_ANSWER | classes("deixis")) or (at and token.classes & classes("speaker")):
+            return True
+        if not token.classes & passed:
+            return bool(at and token.classes & (_MARK | classes("end")) and rest[at - 1].classes & classes("pronoun"))
+    return bool(rest) and bool(rest[-1].classes & classes("pronoun"))
+
+
+_STRIKES = (("~~", "~~"), ("<s>", "</s>"), ("<del>", "</del>"), ("<strike>", "</strike>"))
+
+
+def is_withdrawn(before: str, behind: str) -> bool:
+    """Return whether an answer is struck out, or what follows anywhere takes it back."""
+    line, rest = before[before.rfind("\n") + 1 :], behind.partition("\n")[0]
+    for opening, closing in _STRIKES:
+        opened = line.count("~~") % 2 == 1 if opening == closing else line.rfind(opening) > line.rfind(closing)
+        if opened and closing in rest:
+            return True
+    return _is_taken_back(behind) or any(map(_fails_a_check, sentences_of(behind)))
+
+
+def _fails_a_check(sentence: Sequence[Token]) -> bool:
+    """Return whether a sentence says that it does not work, that there is no solution, or that nobody can answer."""
+    for at, token in enumerate(sentence):
+        rest = sentence[at + 1 : at + 5]
+        denied = next((k for k, other in enumerate(rest) if other.classes & classes("negation absence")), 4)
+        if token.classes & classes("pronoun checking linking") and (
+            _classes_in(rest[:1]) & classes("lapse")
+            or (denied < 2 and _classes_in(rest[denied + 1 :]) & classes("suffice"))
+        ):
+            return True
+        if token.classes & _CONSEQUENCE and _classes_in(rest[denied : denied + 1]) & classes("absence"):
+            return bool(_classes_in(rest) & _ANSWER)
+        if token.text in ("cannot", "can't") and _classes_in(rest[:1]) & classes("suffice"):
+            return _classes_in(rest[1:2]) & classes("pronoun determiner") != 0
+    return False
