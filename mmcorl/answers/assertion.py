@@ -52,7 +52,7 @@ Standing = Literal["asserted", "unasserted", "denied"]
 
 CHANGING = classes(
     "negation absence instead alternative condition modal unsure doubt bound relative direction approximation"
-    " arithmetic wrong rejection contrast lapse retraction"
+    " arithmetic operation share wrong rejection contrast lapse retraction"
 )
 """Classes of words that make another value of one, or no value at all."""
 NEUTRAL = classes("copula having answer right pronoun determiner quantity of in consequence chosen particle")
@@ -61,7 +61,7 @@ HEDGING = classes(
     "negation absence instead alternative condition modal unsure doubt contrast wrong retraction correction question"
 )
 """Classes of words that take back or leave open what stands before them."""
-_IN_PHRASE = (CHANGING & ~classes("direction")) | classes("habit provisional")
+_IN_PHRASE = (CHANGING & ~classes("direction operation")) | classes("habit provisional")
 _BEFORE, _BEHIND = 320, 1000
 _ABBREVIATIONS = frozenset({"e.g", "z.B", "i.e"})
 _NUMBER = re.compile(r"[-−]?\d[\d.,]*")
@@ -101,6 +101,12 @@ _OPERATORS = (
     _Operator((_WRONG, _ANSWER | _TENTATIVE | classes("reasoning")), _STATES_AGAIN, "denied", gap=1),
     _Operator((_ANSWER, _WRONG), _STATES_AGAIN, "denied", gap=0),
     _Operator((_NEGATION | classes("instead"),), _CONTRAST | _MARK | _MATHEMATICS, "denied", reach=3),
+    _Operator((classes("inverted"), classes("pronoun determiner source")), _MARK, "denied", opens=True, gap=0),
+    _Operator((_CONDITION,), _CONSEQUENCE | _MARK, "unasserted"),
+    _Operator((classes("trial"),), _CONSEQUENCE | _MARK | _COPULA, "unasserted", opens=True),
+    _Operator((classes("role"), _TENTATIVE), _CONTRAST | _CONSEQUENCE, "unasserted"),
+    _Operator((classes("between"), classes("linking")), _MARK, "unasserted", reach=0, gap=3),
+    _Operator((classes("modal"), classes("having yielding")), _MARK | _COPULA, "unasserted", reach=2, gap=1),
     _Operator((_WRONG | _NEGATION | classes("lapse"), classes("colon")), 0, "unasserted", reach=0, gap=0),
     _Operator((classes("lapse"), _OF), _CONTRAST | _CONSEQUENCE | _MARK, "unasserted", gap=0),
     _Operator((classes("rejection"),), _MARK | _CONSEQUENCE, "unasserted", reach=4),
@@ -205,7 +211,11 @@ def _is_closed(tokens: Sequence[Token], end: int, operator: _Operator) -> bool:
     if len(rest) > operator.reach or _classes_in(rest) & operator.closed_by:
         return True
     predicates = [at for at, token in enumerate(rest) if token.classes & (_COPULA | classes("equals"))]
-    return operator.opens and bool(predicates) and predicates[-1] - predicates[0] > 2
+    return (
+        operator.sequence[0] & (_CONDITION | classes("supposition")) > 0
+        and bool(predicates)
+        and predicates[-1] - predicates[0] > 2
+    )
 
 
 def _is_asked(token: Token, asked: frozenset[str]) -> bool:
@@ -244,7 +254,7 @@ def _words_asked(question: str | None) -> frozenset[str]:
 
 _STARTS_PHRASE = _MARK | _CONSEQUENCE | _COPULA | classes("equals having yielding linking end")
 _STARTS_CLAUSE = _CONSEQUENCE | _CONTRAST | classes("linking comma semicolon end")
-_ENDS_SUBJECT = _VERB | _OF | _MATHEMATICS | classes("relative in yielding colon")
+_ENDS_SUBJECT = _VERB | _OF | _MATHEMATICS | classes("relative in yielding having colon pronoun linking in")
 _BE = frozenset({"be", "equal"})
 
 
@@ -253,9 +263,10 @@ def _leads_to_a_value(sentence: str, asked: frozenset[str]) -> bool:
     """Return whether no word in the noun phrase of an answer, or of its clause's subject, makes another value of it."""
     tokens = list(tokens_of(sentence))
     there = _classes_in(tokens)
-    if there & _CONDITION and there & classes("irrealis") and asked.isdisjoint({"if", "were", "would"}):
+    unreal = there & _CONDITION or (tokens and tokens[0].classes & classes("absence inverted"))
+    if unreal and there & classes("irrealis") and asked.isdisjoint({"if", "were", "would"}):
         return False
-    if there & _TENTATIVE and _is_tentative(tokens, asked):
+    if there & (_TENTATIVE | classes("provisional arithmetic")) and _is_tentative(tokens, asked):
         return False
     while tokens and tokens[-1].classes & _MATHEMATICS:
         if tokens.pop().classes & classes("equals"):
@@ -281,17 +292,36 @@ def _leads_to_a_value(sentence: str, asked: frozenset[str]) -> bool:
 
 
 def _is_tentative(tokens: Sequence[Token], asked: frozenset[str]) -> bool:
-    """Return whether the subject of the answer's clause is a guess, a bound or an example."""
-    start = max((at + 1 for at, token in enumerate(tokens) if token.classes & _STARTS_CLAUSE), default=0)
-    end = next((at for at in range(start, len(tokens)) if tokens[at].classes & _ENDS_SUBJECT), len(tokens))
-    return end > start and bool(tokens[end - 1].classes & _TENTATIVE) and not _is_asked(tokens[end - 1], asked)
+    """Return whether the subject of a clause up to the answer is a guess, a bound, an example or a part of the answer."""
+    starts = [0, *(at + 1 for at, token in enumerate(tokens) if token.classes & _STARTS_CLAUSE)]
+    for start in starts:
+        while start < len(tokens) and tokens[start].classes & classes("pronoun"):
+            start += 1
+        end = next((at for at in range(start, len(tokens)) if tokens[at].classes & _ENDS_SUBJECT), len(tokens))
+        subject, rest = tokens[start:end], tokens[end:]
+        if _classes_in(rest) & (_CONSEQUENCE | _CONTRAST | classes("comma semicolon")):
+            continue
+        is_verb = _classes_in(rest[:1]) & _VERB
+        if not is_verb and _classes_in(rest) & classes("linking"):
+            continue
+        size = 2 if is_verb else 1
+        if any(token.classes & _TENTATIVE and not _is_asked(token, asked) for token in subject[-size:]):
+            return True
+        known = _classes_in(subject)
+        if known & _ANSWER and known & classes("provisional arithmetic"):
+            return True
+    # `this is a first attempt: ANSWER`
+    return _classes_in(tokens[-1:]) & classes("colon") > 0 and any(
+        token.classes & _TENTATIVE and _classes_in(tokens[:at]) & _VERB
+        for at, token in enumerate(tokens[-2:], len(tokens) - 2)
+    )
 
 
 # --- behind the answer --------------------------------------------------------------------------------------
 
-_CHANGES_TAIL = classes("condition negation absence arithmetic bound modal interjection direction")
+_CHANGES_TAIL = classes("condition negation absence arithmetic operation modal interjection")
 _ENDS_TAIL = _CONSEQUENCE | classes("reason linking colon end")
-_NAMES_IT = classes("determiner speaker right answer consequence adverb opener")
+_NAMES_IT = classes("determiner speaker right answer consequence adverb opener linking end")
 
 
 def _is_plain_tail(tail: Sequence[Token], asked: frozenset[str]) -> bool:
@@ -315,6 +345,7 @@ def _is_plain_tail(tail: Sequence[Token], asked: frozenset[str]) -> bool:
                 return False
         elif (
             known & (_CONDITION | _DOUBT)
+            or (at == 0 and known & classes("bound") and (not rest or following & (_MARK | classes("end relative"))))
             or (known & (_CHANGES_TAIL | _FAILS) and at == 0)
             or (known & _SOURCE and _classes_in(tail[max(0, at - 2) : at + 3]) & (_SAYING | classes("according")))
         ):
@@ -323,7 +354,7 @@ def _is_plain_tail(tail: Sequence[Token], asked: frozenset[str]) -> bool:
             return not _classes_in(tail[at:]) & (_NEGATION | _FAILS | _WRONG | _DOUBT | classes("absence"))
         elif known & _VERB:
             unlike = _TENTATIVE | _NEGATION | _FAILS | _WRONG | _DOUBT
-            return not _classes_in(rest) & unlike and (nouns > 0 or bool(following & _NAMES_IT))
+            return not _classes_in(rest) & unlike and (nouns > 0 or not rest or bool(following & _NAMES_IT))
         nouns += not known & classes("opening comma determiner")
     return True
 
@@ -361,7 +392,7 @@ def _opens_a_correction(sentence: Sequence[Token]) -> bool:
     first, behind = sentence[start].classes, sentence[start + 1 : start + 2]
     if first & classes("correction retraction"):
         return True
-    ends = not behind or behind[0].classes & passed or behind[0].text[0] in "-–—"
+    ends = not behind or behind[0].classes & (passed | classes("correction retraction")) or behind[0].text[0] in "-–—"
     return bool(first & classes("interjection") and ends)
 
 

@@ -48,20 +48,24 @@ doubt = en: maybe perhaps possibly probably likely unlikely presumably seemingly
     pl: może prawdopodobnie možná; ru: возможно наверное вероятно наверно может_быть мабуть; tr: belki muhtemelen;
     id: mungkin; vi: có_lẽ; el: ίσως; ar: ربما; he: אולי; hi: शायद; zh: 可能 也许 或许 大概 猜; ja: かもしれ 多分
     たぶん おそらく; ko: 아마 아마도
-bound = en: at_least at_most no_more_than no_less_than no_fewer_than not_more_than not_less_than more less least
-    fewer greater smaller larger exceed exceeds exceeding short up_to; de: mindestens höchstens mehr weniger; nl:
-    minstens meer minder; sv: mer mindre minst; fr: moins; es: más menos; pt: mais; it: più meno; pl: więcej mniej;
-    ru: больше меньше более менее; zh: 至少 至多 最多 最少 超过 少于 多于 以上 以下 不到 不少于 不超过; ja: 未満
-    より; ko: 이상 이하 미만 초과
+bound = en: more_than less_than fewer_than greater_than smaller_than larger_than less_than_or_equal_to
+    greater_than_or_equal_to at_least at_most no_more_than no_less_than no_fewer_than not_more_than not_less_than
+    more less least fewer greater smaller larger exceed exceeds exceeding short up_to; de: mindestens höchstens
+    mehr weniger; nl: minstens meer minder; sv: mer mindre minst; fr: moins; es: más menos; pt: mais; it: più meno;
+    pl: więcej mniej; ru: больше меньше более менее; zh: 至少 至多 最多 最少 超过 少于 多于 以上 以下 不到 不少于
+    不超过; ja: 未満 より; ko: 이상 이하 미만 초과
 relative = en: from by between within over under above below beyond until till before than per
-direction = en: since after up most would should other another minus plus; de: als; fr: que
+operation = en: minus plus
+direction = en: since after up most would should other another; de: als; fr: que
 approximation = en: about approximately approx approx. around roughly nearly almost close near circa ca ca. barely
     hardly scarcely; de: etwa ungefähr beinahe; nl: ongeveer bijna; sv: ungefär cirka omkring; fr: environ presque
     quasi; es: aproximadamente casi; pt: quase; pl: około asi prawie; ru: около примерно почти; tr: yaklaşık; id:
     sekitar; vi: khoảng; el: περίπου; zh: 约 大约 几乎 左右; ja: ほぼ 約; ko: 약 거의
-arithmetic = en: half twice double doubled doubles triple tripled triples thrice times multiplied percent divided
-    added subtracted squared cubed every halves halved mod modulo dozen dozens hundred hundreds thousand million
-    billion previous; de: halb doppelt; fr: demi; es: mitad doble; pt: metade dobro; it: metà doppio
+arithmetic = en: more_than less_than fewer_than greater_than half twice double doubled doubles triple tripled
+    triples thrice times multiplied divided added subtracted squared cubed every halves halved mod modulo dozen
+    dozens hundred hundreds thousand million billion previous; de: halb doppelt; fr: demi; es: mitad doble; pt:
+    metade dobro; it: metà doppio
+share = en: percent per
 part = en: half third quarter fifth tenth root square cube power multiple multiples factor factors divisor divisors
     reciprocal inverse negative opposite complement logarithm log factorial successor predecessor some any each
     none part out
@@ -80,13 +84,18 @@ error = en: error errors slip slips blunder blunders distractor distractors fall
 frequent = en: common frequent typical usual classic careless popular easy likely; de: häufig häufiger typischer;
     fr: fréquente courante classique commune; es: común frecuente típico; it: comune frequente tipico; pt: comum;
     ru: частая распространённая распространенная; zh: 常见 典型 常犯; ja: よくある; ko: 흔한
+role = en: as; de: als; fr: comme; es: como
+trial = en: try trying test testing check consider substitute plug verify; de: teste prüfe; fr: essayons vérifions;
+    es: probemos
+inverted = en: were had should
+between = en: between; de: zwischen; fr: entre; it: tra; ru: между
 provisional = en: intermediate partial preliminary provisional interim
 habit = en: often usually commonly frequently typically sometimes unlike different
 misdeed = en: forgot overlooked misread misreads misunderstood miscounted miscalculated miscalculate misjudged
     misinterpreted misapplied
 made = en: made_a made_an made_some
 reasoning = en: conclusion reasoning approach calculation
-allowed = en: valid possible allowed what; de: stimmt
+allowed = en: valid possible allowed; de: stimmt
 suffice = en: satisfy work hold fit check match solve answer add_up; de: stimmt
 checking = en: verification check
 deixis = en: above previous last earlier preceding box boxed; fr: précédent; es: anterior
@@ -110,13 +119,13 @@ according = en: according_to as_per; de: laut; fr: selon d'après; es: según; p
 tentative = en: guess guesses bound bounds estimate estimates approximation conjecture attempt hunch example
     template placeholder format distractor ballpark hypothesis misprint draft thought; de: schätzung schranke
     vermutung; fr: estimation borne exemple; es: estimación conjetura; it: stima; zh: 猜测 上界 下界 估计
-retraction = en: oops whoops hold_on hang_on on_second_thought on_second_thoughts on_reflection my_mistake my_bad
-    my_apologies i_stand_corrected i_meant i_take_that_back i_take_it_back i_take_this_back actually_no
-    scratch_that scratch_this scratch_it strike_that strike_this never_mind nevermind let_me_correct let_me_fix
-    let_me_redo i_misspoke i_retract i_withdraw i_am_retracting i_was_wrong after_all; de: habe_mich_vertan
-    habe_mich_geirrt habe_mich_verrechnet; nl: heb_me_vergist; fr: me_suis_tromp*; es: me_equivo* me_he_equivo*;
-    pt: me_enganei; it: mi_sono_sbagliat*; pl: pomyli*; ru: ошибся ошиблась ошибка_; zh: 等等 不对 错了 更正 算错
-    算錯 作废 有误 有誤 撤回; ja: 間違え 間違い 誤りで 訂正; ko: 틀렸 잘못
+retraction = en: make_that make_it oops whoops hold_on hang_on on_second_thought on_second_thoughts on_reflection
+    my_mistake my_bad my_apologies i_stand_corrected i_meant i_take_that_back i_take_it_back i_take_this_back
+    actually_no scratch_that scratch_this scratch_it strike_that strike_this never_mind nevermind let_me_correct
+    let_me_fix let_me_redo i_misspoke i_retract i_withdraw i_am_retracting i_was_wrong after_all; de:
+    habe_mich_vertan habe_mich_geirrt habe_mich_verrechnet; nl: heb_me_vergist; fr: me_suis_tromp*; es: me_equivo*
+    me_he_equivo*; pt: me_enganei; it: mi_sono_sbagliat*; pl: pomyli*; ru: ошибся ошиблась ошибка_; zh: 等等 不对
+    错了 更正 算错 算錯 作废 有误 有誤 撤回; ja: 間違え 間違い 誤りで 訂正; ko: 틀렸 잘못
 dropping = en: disregard disregarding ignore ignoring forget scratch strike withdraw retract cancel discard
 correction = en: wait correction sorry apologies hmm hm hmmm um umm nope oh_no; de: korrektur entschuldigung
     verzeihung; fr: désolé désolée oups; es: perdón lo_siento corrección; pt: desculpe correção; it: scusa scusate
@@ -143,12 +152,12 @@ contrast = en: but however instead whereas while yet although though nevertheles
     然而; ja: しかし; ko: 하지만
 reason = en: because since as given_that due_to; de: weil denn; nl: omdat; fr: parce_que puisque car; es: porque
     ya_que; pt: pois; it: perché poiché; ru: потому_что так_как; zh: 因为 由于
-linking = en: that which who and where; de: dass und; fr: qui et; es: y; it: che; ru: и что
+linking = en: that which who and where what how; de: dass und; fr: qui et; es: y; it: che; ru: и что
 # leads to a value
-copula = en: is are was were be equals equal; de: ist sind war lautet beträgt wäre; nl: zijn bedraagt; sv: är er;
-    fr: est sont; es: es son; pt: é são; it: è sono; ro: este sunt; ru: равен равна равно это составляет; pl: jest
-    są je jsou; id: adalah; vi: là; el: είναι; ar: هي هو; he: הוא היא; hi: है; th: คือ; zh: 是 为 等于 应 應 应为
-    應为 应是; ja: は です である; ko: 은 는 입니다 이다
+copula = en: is are was were be equals equal; fr: c'est; de: ist sind war lautet beträgt wäre; nl: zijn bedraagt;
+    sv: är er; fr: est sont; es: es son; pt: é são; it: è sono; ro: este sunt; ru: равен равна равно это
+    составляет; pl: jest są je jsou; id: adalah; vi: là; el: είναι; ar: هي هو; he: הוא היא; hi: है; th: คือ; zh: 是
+    为 等于 应 應 应为 應为 应是; ja: は です である; ko: 은 는 입니다 이다 이에요 예요 정답은 답은
 particle = pl: to; fi: on
 auxiliary = en: is are was were does do did can could will would should must may might has_been have_been cannot
 having = en: have has had get gets got; de: gibt hat; fr: y_a; es: hay tiene; pt: há tem; it: ci ha; nl: heeft er

@@ -108,8 +108,11 @@ def _with_phrases(found: list[Token]) -> Iterable[Token]:
                 size = len(words)
                 token = Token(known, " ".join(words), token.start, there[-1].end)
                 break
-        yield token
         at += size
+        if token.classes == _NAME and at < len(found) and not found[at].classes and found[at].text.isalpha():
+            # `Pythagorean theorem` is of nobody.
+            token = token._replace(classes=0)
+        yield token
 
 
 def _is(token: Token, word: str) -> bool:
