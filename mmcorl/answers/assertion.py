@@ -155,7 +155,7 @@ def _last_sentence(window: str) -> str:
 def _lead(sentence: str, asked: frozenset[str]) -> Standing:
     """Return what the lead makes of its answer; `asked`: the words of the question."""
     tokens = tokens_of(sentence)
-    there = _classes_in(tokens)
+    there = classes_in(tokens)
     standing: Standing = "asserted"
     for operator in _OPERATORS if there & _OPERATES else ():
         if not (there & operator.sequence[0] and there & operator.sequence[-1]):
@@ -169,14 +169,15 @@ def _lead(sentence: str, asked: frozenset[str]) -> Standing:
     return standing
 
 
-def _classes_in(tokens: Sequence[Token]) -> int:
+def classes_in(tokens: Sequence[Token]) -> int:
+    """Return the classes of all tokens together."""
     there = 0
     for token in tokens:
         there |= token.classes
     return there
 
 
-_OPENING = classes("opener modal consequence contrast comma colon opening adverb mathematics")
+_OPENING = classes("opener modal consequence contrast comma colon opening adverb emphasis mathematics")
 
 
 def _occurrences(tokens: Sequence[Token], operator: _Operator) -> list[tuple[int, int]]:
@@ -192,7 +193,7 @@ def _occurrences(tokens: Sequence[Token], operator: _Operator) -> list[tuple[int
         for needed in others:
             behind = range(end + 1, min(len(tokens), end + 2 + operator.gap))
             end = next((at for at in behind if tokens[at].classes & needed), -1)
-            if end < 0 or _classes_in(tokens[start:end]) & _MARK:
+            if end < 0 or classes_in(tokens[start:end]) & _MARK:
                 break
         else:
             found.append((start, end + 1))
@@ -208,7 +209,7 @@ def _is_closed(tokens: Sequence[Token], end: int, operator: _Operator) -> bool:
         while end < len(tokens) and tokens[end].classes & _MARK:
             end += 1
     rest = tokens[end:]
-    if len(rest) > operator.reach or _classes_in(rest) & operator.closed_by:
+    if len(rest) > operator.reach or classes_in(rest) & operator.closed_by:
         return True
     predicates = [at for at, token in enumerate(rest) if token.classes & (_COPULA | classes("equals"))]
     return (
@@ -232,7 +233,7 @@ def is_asserted(before: str, behind: str, question: str | None) -> bool:
     sentences = sentences_of(behind[:_BEHIND])
     if sentences and not _is_plain_tail(sentences[0], asked):
         return False
-    return not any(_classes_in(sentence) & classes("unsure") for sentence in sentences)
+    return not any(classes_in(sentence) & classes("unsure") for sentence in sentences)
 
 
 _WORD = re.compile(r"[^\W\d_]+(?:'[^\W\d_]+)?")
@@ -262,7 +263,7 @@ _BE = frozenset({"be", "equal"})
 def _leads_to_a_value(sentence: str, asked: frozenset[str]) -> bool:
     """Return whether no word in the noun phrase of an answer, or of its clause's subject, makes another value of it."""
     tokens = list(tokens_of(sentence))
-    there = _classes_in(tokens)
+    there = classes_in(tokens)
     unreal = there & _CONDITION or (tokens and tokens[0].classes & classes("absence inverted"))
     if unreal and there & classes("irrealis") and asked.isdisjoint({"if", "were", "would"}):
         return False
@@ -279,7 +280,7 @@ def _leads_to_a_value(sentence: str, asked: frozenset[str]) -> bool:
     if last.text == "or":
         other = any(_NUMBER.fullmatch(token.text) for token in tokens[-3:-1])
         return not other and all(token.text != "either" for token in tokens)
-    if last.classes & _CONTRAST and _classes_in(tokens[:-1]) & (_NEGATION | _MARK):
+    if last.classes & _CONTRAST and classes_in(tokens[:-1]) & (_NEGATION | _MARK):
         # `not 4 but`, `..., but`.
         return True
     if len(phrase) > 1 and last.classes & _OF and phrase[-2].classes & classes("part"):
@@ -292,27 +293,27 @@ def _leads_to_a_value(sentence: str, asked: frozenset[str]) -> bool:
 
 
 def _is_tentative(tokens: Sequence[Token], asked: frozenset[str]) -> bool:
-    """Return whether the subject of a clause up to the answer is a guess, a bound, an example or a part of the answer."""
+    """Return whether the subject of a clause up to the answer is a guess, a bound, an example or part of the answer."""
     starts = [0, *(at + 1 for at, token in enumerate(tokens) if token.classes & _STARTS_CLAUSE)]
     for start in starts:
         while start < len(tokens) and tokens[start].classes & classes("pronoun"):
             start += 1
         end = next((at for at in range(start, len(tokens)) if tokens[at].classes & _ENDS_SUBJECT), len(tokens))
         subject, rest = tokens[start:end], tokens[end:]
-        if _classes_in(rest) & (_CONSEQUENCE | _CONTRAST | classes("comma semicolon")):
+        if classes_in(rest) & (_CONSEQUENCE | _CONTRAST | classes("comma semicolon")):
             continue
-        is_verb = _classes_in(rest[:1]) & _VERB
-        if not is_verb and _classes_in(rest) & classes("linking"):
+        is_verb = classes_in(rest[:1]) & _VERB
+        if not is_verb and classes_in(rest) & classes("linking"):
             continue
         size = 2 if is_verb else 1
         if any(token.classes & _TENTATIVE and not _is_asked(token, asked) for token in subject[-size:]):
             return True
-        known = _classes_in(subject)
+        known = classes_in(subject)
         if known & _ANSWER and known & classes("provisional arithmetic"):
             return True
     # `this is a first attempt: ANSWER`
-    return _classes_in(tokens[-1:]) & classes("colon") > 0 and any(
-        token.classes & _TENTATIVE and _classes_in(tokens[:at]) & _VERB
+    return classes_in(tokens[-1:]) & classes("colon") > 0 and any(
+        token.classes & _TENTATIVE and classes_in(tokens[:at]) & _VERB
         for at, token in enumerate(tokens[-2:], len(tokens) - 2)
     )
 
@@ -321,40 +322,40 @@ def _is_tentative(tokens: Sequence[Token], asked: frozenset[str]) -> bool:
 
 _CHANGES_TAIL = classes("condition negation absence arithmetic operation modal interjection")
 _ENDS_TAIL = _CONSEQUENCE | classes("reason linking colon end")
-_NAMES_IT = classes("determiner speaker right answer consequence adverb opener linking end")
+_NAMES_IT = classes("determiner speaker right answer consequence adverb emphasis opener linking end")
 
 
 def _is_plain_tail(tail: Sequence[Token], asked: frozenset[str]) -> bool:
     """Return whether what follows an answer in its sentence neither changes it nor makes it the subject of a verb."""
     if tail[0].classes & classes("opening"):
         return _is_plain_gloss(tail[1:], asked)
-    if tail[0].text == "and" and _classes_in(tail[1:3]) & classes("part"):
+    if tail[0].text == "and" and classes_in(tail[1:3]) & classes("part"):
         return False
     nouns = 0
     for at, token in enumerate(tail):
         known, rest = token.classes, tail[at + 1 : at + 5]
-        following = _classes_in(rest[:1])
+        following = classes_in(rest[:1])
         if known & _ENDS_TAIL:
             return True
         if _is_asked(token, asked):
             nouns += 1
         elif known & classes("alternative"):
             if following & (_MATHEMATICS | classes("bound")) or (
-                nouns < 2 and not following & classes("approximation restating")
+                nouns < 2 and not classes_in(tail[:at]) & _MARK and not following & classes("approximation restating")
             ):
                 return False
         elif (
             known & (_CONDITION | _DOUBT)
             or (at == 0 and known & classes("bound") and (not rest or following & (_MARK | classes("end relative"))))
             or (known & (_CHANGES_TAIL | _FAILS) and at == 0)
-            or (known & _SOURCE and _classes_in(tail[max(0, at - 2) : at + 3]) & (_SAYING | classes("according")))
+            or (known & _SOURCE and classes_in(tail[max(0, at - 2) : at + 3]) & (_SAYING | classes("according")))
         ):
             return False
         elif known & _CONTRAST:
-            return not _classes_in(tail[at:]) & (_NEGATION | _FAILS | _WRONG | _DOUBT | classes("absence"))
+            return not classes_in(tail[at:]) & (_NEGATION | _FAILS | _WRONG | _DOUBT | classes("absence"))
         elif known & _VERB:
             unlike = _TENTATIVE | _NEGATION | _FAILS | _WRONG | _DOUBT
-            return not _classes_in(rest) & unlike and (nouns > 0 or not rest or bool(following & _NAMES_IT))
+            return not classes_in(rest) & unlike and (nouns > 0 or not rest or bool(following & _NAMES_IT))
         nouns += not known & classes("opening comma determiner")
     return True
 
@@ -364,7 +365,7 @@ def _is_plain_gloss(gloss: Sequence[Token], asked: frozenset[str]) -> bool:
     if not gloss or not gloss[0].classes & _IN_PHRASE & ~classes("relative") or _is_asked(gloss[0], asked):
         return True
     spares = gloss[0].classes & classes("negation rejection approximation instead")
-    return bool(spares and _classes_in(gloss[1:2]) & _MATHEMATICS)
+    return bool(spares and classes_in(gloss[1:2]) & _MATHEMATICS)
 
 
 def is_taken_back(behind: str) -> bool:
@@ -403,8 +404,8 @@ def _is_denied_in(sentence: Sequence[Token]) -> bool:
         if known & classes("retraction") or (known & classes("dropping") and _is_dropped(rest)):
             return True
         if known & classes("speaker"):
-            following = _classes_in(rest[:1])
-            if following & classes("misdeed") or (following & classes("made") and _classes_in(rest[1:4]) & _ERROR):
+            following = classes_in(rest[:1])
+            if following & classes("misdeed") or (following & classes("made") and classes_in(rest[1:4]) & _ERROR):
                 return True
         subject = at > 0 and sentence[at - 1].classes & classes("pronoun answer deixis")
         if subject and _is_objection(sentence[at : at + 5]):
@@ -422,7 +423,7 @@ def _is_objection(predicate: Sequence[Token], of_it: bool = False) -> bool:
     objecting = _WRONG | (classes("lapse") if of_it else 0)
     for at, token in enumerate(predicate[:4]):
         if token.classes & _NEGATION:
-            return bool(_classes_in(predicate[at + 1 : at + 4]) & (_RIGHT | _ANSWER | classes("allowed")))
+            return bool(classes_in(predicate[at + 1 : at + 4]) & (_RIGHT | _ANSWER | classes("allowed")))
         is_noun = at and predicate[at - 1].classes & classes("determiner")
         if token.classes & (objecting | (_ERROR if is_noun else 0)):
             return True
@@ -461,12 +462,12 @@ def _fails_a_check(sentence: Sequence[Token]) -> bool:
         rest = sentence[at + 1 : at + 5]
         denied = next((k for k, other in enumerate(rest) if other.classes & classes("negation absence")), 4)
         if token.classes & classes("pronoun checking linking") and (
-            _classes_in(rest[:1]) & classes("lapse")
-            or (denied < 2 and _classes_in(rest[denied + 1 :]) & classes("suffice"))
+            classes_in(rest[:1]) & classes("lapse")
+            or (denied < 2 and classes_in(rest[denied + 1 :]) & classes("suffice"))
         ):
             return True
-        if token.classes & _CONSEQUENCE and _classes_in(rest[denied : denied + 1]) & classes("absence"):
-            return bool(_classes_in(rest) & _ANSWER)
-        if token.text in ("cannot", "can't") and _classes_in(rest[:1]) & classes("suffice"):
-            return _classes_in(rest[1:2]) & classes("pronoun determiner") != 0
+        if token.classes & _CONSEQUENCE and classes_in(rest[denied : denied + 1]) & classes("absence"):
+            return bool(classes_in(rest) & _ANSWER)
+        if token.text in ("cannot", "can't") and classes_in(rest[:1]) & classes("suffice"):
+            return classes_in(rest[1:2]) & classes("pronoun determiner") != 0
     return False
