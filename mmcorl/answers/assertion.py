@@ -55,7 +55,9 @@ CHANGING = classes(
     " arithmetic operation share wrong rejection contrast lapse retraction"
 )
 """Classes of words that make another value of one, or no value at all."""
-NEUTRAL = classes("copula having answer right pronoun determiner quantity of in consequence chosen particle")
+NEUTRAL = classes(
+    "copula having answer outcome option right pronoun determiner quantity of in consequence chosen particle"
+)
 """Classes of words that name an answer or state it, and leave it as it is."""
 HEDGING = classes(
     "negation absence instead alternative condition modal unsure doubt contrast wrong retraction correction question"
@@ -67,7 +69,8 @@ _ABBREVIATIONS = frozenset({"e.g", "z.B", "i.e"})
 _NUMBER = re.compile(r"[-−]?\d[\d.,]*")
 _MARK, _STOP = classes("comma semicolon colon opening closing"), classes("semicolon")
 _COPULA, _VERB = classes("copula particle"), classes("copula auxiliary")
-_NEGATION, _WRONG, _ANSWER, _TENTATIVE = (classes(name) for name in ("negation", "wrong", "answer", "tentative"))
+_NEGATION, _WRONG, _TENTATIVE = classes("negation"), classes("wrong"), classes("tentative")
+_ANSWER = classes("answer outcome option")
 _CONSEQUENCE, _CONTRAST, _CONDITION = classes("consequence"), classes("contrast"), classes("condition")
 _RIGHT, _ERROR, _DOUBT, _FAILS = (
     classes(names) for names in ("right revised", "error slip", "doubt unsure", "lapse rejection")
@@ -322,7 +325,7 @@ def _is_tentative(tokens: Sequence[Token], asked: frozenset[str]) -> bool:
 
 _CHANGES_TAIL = classes("condition negation absence arithmetic operation modal interjection")
 _ENDS_TAIL = _CONSEQUENCE | classes("reason linking colon end")
-_NAMES_IT = classes("determiner speaker right answer consequence adverb emphasis opener linking end")
+_NAMES_IT = classes("determiner speaker right answer outcome option consequence adverb emphasis opener linking end")
 
 
 def _is_plain_tail(tail: Sequence[Token], asked: frozenset[str]) -> bool:
@@ -407,7 +410,7 @@ def _is_denied_in(sentence: Sequence[Token]) -> bool:
             following = classes_in(rest[:1])
             if following & classes("misdeed") or (following & classes("made") and classes_in(rest[1:4]) & _ERROR):
                 return True
-        subject = at > 0 and sentence[at - 1].classes & classes("pronoun answer deixis")
+        subject = at > 0 and sentence[at - 1].classes & (_ANSWER | classes("pronoun deixis"))
         if subject and _is_objection(sentence[at : at + 5]):
             return True
     return False

@@ -24,7 +24,7 @@ class Token(NamedTuple):
     end: int
 
 
-_UNSPACED = "\u0e00-\u0e7f\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7a3"
+_UNSPACED = "\u0900-\u097f\u0e00-\u0e7f\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7a3"
 _LETTER = rf"[^\W\d_{_UNSPACED}]"
 _PIECE = re.compile(
     r"(?P<abbreviation>(?:e\.g|i\.e|z\. ?b)\.)"

@@ -44,7 +44,7 @@ _BEFORE, _BEHIND = 320, 1 << 14
 _BOXES = 4
 """Boxes at the end of a response among which the last that closes is looked for."""
 _VERB, _SAYING = classes("copula particle colon"), classes("saying")
-_ANSWER, _PRONOUN, _EMPHASIS = classes("answer"), classes("pronoun"), classes("emphasis")
+_ANSWER, _PRONOUN, _EMPHASIS = classes("answer outcome option"), classes("pronoun"), classes("emphasis")
 _STARTS, _MATHEMATICS = classes("comma semicolon end consequence contrast"), classes("mathematics")
 _BEFORE_VERB, _BEHIND_VERB = classes("auxiliary adverb emphasis"), classes("adverb emphasis consequence colon opening")
 _STATES = _VERB | _SAYING | _ANSWER | _PRONOUN | classes("equals")
