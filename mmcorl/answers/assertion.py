@@ -324,7 +324,7 @@ def _is_tentative(tokens: Sequence[Token], asked: frozenset[str]) -> bool:
 # --- behind the answer --------------------------------------------------------------------------------------
 
 _CHANGES_TAIL = classes("condition negation absence arithmetic operation modal interjection")
-_ENDS_TAIL = _CONSEQUENCE | classes("reason linking colon end")
+_ENDS_TAIL = _CONSEQUENCE | classes("reason cause linking colon end")
 _NAMES_IT = classes("determiner speaker right answer outcome option consequence adverb emphasis opener linking end")
 
 

@@ -39,7 +39,7 @@ _READ = 1 << 15
 _ANSWER, _OPTION, _RIGHT = classes("answer"), classes("option"), classes("right")
 _COPULA, _COLON, _CONSEQUENCE = classes("copula particle"), classes("colon"), classes("consequence")
 _MARK, _ARTICLE = classes("comma colon semicolon opening closing end"), classes("determiner speaker")
-_CLAUSE = classes("basis according reason relative in")
+_CLAUSE = classes("basis according reason cause relative in")
 _DOUBT = HEDGING | classes(
     "obligation rejection wrong wrongly error slip lapse saying example supposition quote interjection"
 )
@@ -105,7 +105,7 @@ def prose_answer(text: str, choices: Sequence[str] | None = None) -> str | None:
     explanation = " ".join([last.explanation, *behind]).strip()
     # Behind `Answer: B` alone on its line explanations need not name the option again.
     alone = last.declared and _option(last.answer, options) and f"\n{behind[0]}" in text if behind else False
-    if behind and not (last.explanation or alone or _opens(behind[0], "explanation reason")):
+    if behind and not (last.explanation or alone or _opens(behind[0], "explanation reason cause")):
         return None
     return last.answer if not explanation or _agrees(explanation, last.answer, options, alone) else None
 
@@ -264,7 +264,7 @@ def _value(text: str, options: tuple[str, ...]) -> tuple[str | None, str]:
     if text and _option(text, options):
         return text, ""
     because = next(
-        (token.start for token in tokens_of(text[: 2 * LONGEST_VALUE]) if token.classes & classes("reason")), None
+        (token.start for token in tokens_of(text[: 2 * LONGEST_VALUE]) if token.classes & classes("reason cause")), None
     )
     value, explanation = text, ""
     if because is not None:

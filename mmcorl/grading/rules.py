@@ -13,8 +13,9 @@ from functools import lru_cache
 from typing import Literal
 
 from mmcorl.answers import Equivalence, extract
-from mmcorl.answers.assertion import is_asserted, is_retracted, is_withdrawn, sentence_before
+from mmcorl.answers.assertion import CHANGING, is_asserted, is_retracted, is_withdrawn, sentence_before
 from mmcorl.answers.boxes import BOX
+from mmcorl.answers.closed_classes import classes_of
 from mmcorl.answers.extract import extract_prose
 from mmcorl.answers.grammar import split_top_level
 from mmcorl.answers.intervals import interval
@@ -41,7 +42,6 @@ from mmcorl.grading.question import (
 from mmcorl.grading.reference import Reference
 from mmcorl.grading.statements import approximation, around_the_answer, contradicts, mentions_another
 from mmcorl.grading.wording import (
-    CHANGING,
     has_words,
     plain,
     says_words,
@@ -320,7 +320,9 @@ def _compare_values(answer: str, gold: str, reference: Reference, relation: Equi
             return _same_size(left, right, relation), "as a size"
         if "ratio" in (left.kind, right.kind) and is_other_way_round(_names(answer), question):
             return False, "a ratio the other way round"
-    if left.unit is not None and (CHANGING - UNIT_WORDS) & set(left.unit.split()):
+    if left.unit is not None and any(
+        word not in UNIT_WORDS and classes_of(word) & CHANGING for word in left.unit.split()
+    ):
         # `12 minus` and `12 mindestens` count no things.
         return False, "a word that changes the value"
     if question is not None:
