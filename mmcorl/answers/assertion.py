@@ -104,6 +104,14 @@ _OPERATORS = (
     _Operator((_WRONG, _ANSWER | _TENTATIVE | classes("reasoning")), _STATES_AGAIN, "denied", gap=1),
     _Operator((_ANSWER, _WRONG), _STATES_AGAIN, "denied", gap=0),
     _Operator((_NEGATION | classes("instead"),), _CONTRAST | _MARK | _MATHEMATICS, "denied", reach=3),
+    # `si x = 3`, `se la`, `falls der`: before a verb these are no conditions.
+    _Operator(
+        (classes("homograph"), _MATHEMATICS | classes("determiner pronoun")),
+        _CONSEQUENCE | _MARK,
+        "denied",
+        True,
+        gap=0,
+    ),
     _Operator((classes("inverted"), classes("pronoun determiner source")), _MARK, "denied", opens=True, gap=0),
     _Operator((_CONDITION,), _CONSEQUENCE | _MARK, "unasserted"),
     _Operator((classes("trial"),), _CONSEQUENCE | _MARK | _COPULA, "unasserted", opens=True),

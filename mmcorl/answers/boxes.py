@@ -13,10 +13,12 @@ from __future__ import annotations
 import re
 from itertools import pairwise
 
-from mmcorl.answers.assertion import is_retracted
+from mmcorl.answers.assertion import HEDGING, NEUTRAL, classes_in, is_retracted
+from mmcorl.answers.closed_classes import classes
 from mmcorl.answers.grammar import THEREFORE
 from mmcorl.answers.latex import clean
 from mmcorl.answers.names import QUANTITY
+from mmcorl.answers.tokens import tokens_of
 from mmcorl.answers.units import UNIT_WORDS, split_unit
 
 Span = tuple[int, int]
@@ -92,22 +94,11 @@ _NAMES_ANSWER = re.compile(r"answer|final|result|total|答案|therefore|thus|hen
 _MAX_BOXES, _BESIDE, _WINDOW = 64, 200, 1000
 
 # What stands around the box of an answer tag, or in a formula.
+_MATHEMATICS = classes("mathematics")
+_NAME = re.compile(r"(?:(?:[A-Za-z](?:_?\{?\w)?)? ?(?:[=≈]|\\approx)|[A-Za-z]|\\\\|\\)\s?")
 _FACTOR = re.compile(r"[\w})\]]\Z")
 _POWER = re.compile(r"\s{0,4}[\^!]")
-# `The area is \boxed{7}.`, `x = \boxed{7}`: what names the value or leads to it, and nothing that may change it.
-_DENIAL = r"(?i:\b(?:not|never|neither|nor|or|wrong|incorrect|false|maybe|perhaps|if)\b|n't\b|[?？]|不|或)"
-_AROUND = rf"(?:{_SPACE}|[*_\\]){{0,16}}"
-_EXCEPTS = r"\b(?:no|none|except|only|all|any|every\w*|without|solutions?)\b"
-_LEAD = re.compile(
-    rf"{_AROUND}(?:(?!(?s:.*){_DENIAL})(?!(?s:.*){_EXCEPTS})[A-Za-z,' ]{{1,200}}[.!\n])?{_AROUND}"
-    r"(?i:(?:(?:so|thus|hence|therefore|then|and|finally|consequently|in conclusion|we (?:get|have|find|obtain)"
-    rf"|i get|this (?:gives|means)|which (?:gives|is)|that),?{_SPACE}{{1,4}}){{0,4}}"
-    rf"(?:(?:{QUANTITY}|option|choice){_SPACE}{{0,4}}(?:is|are|equals|is equal to|=|≈)?"
-    rf"|(?:it|this|that|[A-Z](?:_?\w)?){_SPACE}{{0,4}}(?:is|equals|=|≈)"
-    rf"|so|thus|hence|therefore|答案(?:是|为|：)?|故选|选)?)[:：]?{_AROUND}"
-)
 _TEXT = re.compile(r"\\text(?:bf|rm)?\s?\{([^{}]{0,200})\}")
-_REASON = re.compile(rf"(?:{_SPACE}|[*_.,;:]){{0,16}}(?:(?:because|since|因为)\b(?!.*{_DENIAL}).*)?", re.DOTALL)
 # `\boxed{5} pairs of socks`: words that count the answer; those that name a unit or a multiple belong to it.
 _NOUNS = "|".join(sorted(map(re.escape, UNIT_WORDS), key=len, reverse=True))
 _COUNTED = re.compile(
@@ -431,10 +422,40 @@ def unwrap_boxes(content: str) -> str:
         position = end + 1
     behind = _without_boxes(content[position:]) if enclosing else content[position:]
     if len(innermost) == 1:
-        pieces[0] = "" if _LEAD.fullmatch(_TEXT.sub(r"\1", pieces[0])) else pieces[0]
-        behind = "" if _REASON.fullmatch(behind) else _unit_of(behind)
+        pieces[0] = "" if _leads_to_it(_TEXT.sub(r"\1", pieces[0])) else pieces[0]
+        behind = "" if _is_reason(behind) else _unit_of(behind)
         pieces[1] = f"({inner})" if _POWER.match(behind) else pieces[1]
     return "".join([*pieces, behind])
+
+
+_LEADING = NEUTRAL | classes("linking comma colon opener yielding adverb")
+_LONGEST_LEAD = 400
+_NO_SENTENCE = HEDGING | classes("share part") | classes("wrong bound relative approximation arithmetic operation")
+_QUANTITY = re.compile(QUANTITY, re.IGNORECASE)
+
+
+def _leads_to_it(text: str) -> bool:
+    """Return whether words only name a value or lead to it (`x =`, `The area is`), behind sentences that hedge nothing."""
+    tokens = tokens_of(_QUANTITY.sub("value", text)) if len(text) <= _LONGEST_LEAD else None
+    if tokens is None:
+        return False
+    start = max((at + 1 for at, token in enumerate(tokens) if token.classes & classes("end")), default=0)
+    if classes_in(tokens[:start]) & (_NO_SENTENCE | _MATHEMATICS):
+        return False
+    return all(
+        token.classes & _LEADING or (token.classes & _MATHEMATICS and _NAME.fullmatch(token.text))
+        for token in tokens[start:]
+    )
+
+
+_STOPS = classes("comma semicolon colon end")
+
+
+def _is_reason(text: str) -> bool:
+    tokens = [token for token in tokens_of(text) if token.text == "!" or not token.classes & _STOPS]
+    if not tokens or not tokens[0].classes & classes("reason"):
+        return not tokens
+    return not classes_in(tokens) & HEDGING
 
 
 def _unit_of(behind: str) -> str:
