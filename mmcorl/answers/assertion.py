@@ -119,6 +119,7 @@ _OPERATORS = (
     _Operator((classes("between"), classes("linking")), _MARK, "unasserted", reach=0, gap=3),
     _Operator((classes("modal"), classes("having yielding")), _MARK | _COPULA, "unasserted", reach=2, gap=1),
     _Operator((_WRONG | _NEGATION | classes("lapse"), classes("colon")), 0, "unasserted", reach=0, gap=0),
+    _Operator((classes("absence"), _VERB), _MARK | _CONSEQUENCE, "unasserted", opens=True, gap=4),
     _Operator((classes("lapse"), _OF), _CONTRAST | _CONSEQUENCE | _MARK, "unasserted", gap=0),
     _Operator((classes("rejection"),), _MARK | _CONSEQUENCE, "unasserted", reach=4),
     _Operator((_SOURCE, _SAYING), _STATES_AGAIN | _CONSEQUENCE, "unasserted"),
@@ -236,7 +237,7 @@ def _is_asked(token: Token, asked: frozenset[str]) -> bool:
 
 def is_asserted(before: str, behind: str, question: str | None) -> bool:
     """Return whether the clause of an answer says its value and nothing else of it, and no word behind it doubts."""
-    asked, sentence = _words_asked(question), sentence_before(before)
+    asked, sentence = words_asked(question), sentence_before(before)
     if sentence.strip() and not (_lead(sentence, asked) == "asserted" and _leads_to_a_value(sentence, asked)):
         return False
     if not behind.strip(" $*.}\n"):
@@ -255,7 +256,7 @@ _ROUNDS = frozenset({"about", "approximately", "approx", "roughly", "around"})
 
 
 @lru_cache(maxsize=1 << 10)
-def _words_asked(question: str | None) -> frozenset[str]:
+def words_asked(question: str | None) -> frozenset[str]:
     """Return the words that change no value in answers to a question: its own, and those of bounds or rounding."""
     if not question:
         return frozenset()
@@ -276,7 +277,12 @@ def _leads_to_a_value(sentence: str, asked: frozenset[str]) -> bool:
     tokens = list(tokens_of(sentence))
     there = classes_in(tokens)
     unreal = there & _CONDITION or (tokens and tokens[0].classes & classes("absence inverted"))
-    if unreal and there & classes("irrealis") and asked.isdisjoint({"if", "were", "would"}):
+    stops = (at + 1 for at, token in enumerate(tokens) if token.classes & (_CONSEQUENCE | classes("semicolon colon")))
+    if (
+        unreal
+        and classes_in(tokens[max(stops, default=0) :]) & classes("irrealis")
+        and asked.isdisjoint({"if", "were", "would"})
+    ):
         return False
     if there & (_TENTATIVE | classes("provisional arithmetic")) and _is_tentative(tokens, asked):
         return False
@@ -296,6 +302,9 @@ def _leads_to_a_value(sentence: str, asked: frozenset[str]) -> bool:
         return True
     if len(phrase) > 1 and last.classes & _OF and phrase[-2].classes & classes("part"):
         return not asked.isdisjoint(_BOUNDS)
+    if last.text == "by" and len(phrase) > 1 and not phrase[-2].classes:
+        # `rises by`: by how much it does.
+        return True
     governing = classes("relative")
     return all(
         not token.classes & _IN_PHRASE or _is_asked(token, asked) or (token.classes & governing and distance > 1)
@@ -314,13 +323,15 @@ def _is_tentative(tokens: Sequence[Token], asked: frozenset[str]) -> bool:
         if classes_in(rest) & (_CONSEQUENCE | _CONTRAST | classes("comma semicolon")):
             continue
         is_verb = classes_in(rest[:1]) & _VERB
-        if not is_verb and classes_in(rest) & classes("linking"):
+        if (not is_verb and classes_in(rest) & classes("linking")) or classes_in(rest[:1]) & classes("having"):
             continue
         size = 2 if is_verb else 1
         if any(token.classes & _TENTATIVE and not _is_asked(token, asked) for token in subject[-size:]):
             return True
         known = classes_in(subject)
-        if known & _ANSWER and known & classes("provisional arithmetic"):
+        if known & classes("arithmetic") and known & _ANSWER:
+            return True
+        if any(token.classes & classes("provisional") and not _is_asked(token, asked) for token in subject):
             return True
     # `this is a first attempt: ANSWER`
     return classes_in(tokens[-1:]) & classes("colon") > 0 and any(
@@ -333,7 +344,9 @@ def _is_tentative(tokens: Sequence[Token], asked: frozenset[str]) -> bool:
 
 _CHANGES_TAIL = classes("condition negation absence arithmetic operation modal interjection")
 _ENDS_TAIL = _CONSEQUENCE | classes("reason cause linking colon end")
-_NAMES_IT = classes("determiner speaker right answer outcome option consequence adverb emphasis opener linking end")
+_NAMES_IT = classes(
+    "determiner speaker right answer outcome option consequence adverb emphasis opener linking end suffice"
+)
 
 
 def _is_plain_tail(tail: Sequence[Token], asked: frozenset[str]) -> bool:
@@ -411,13 +424,17 @@ def _opens_a_correction(sentence: Sequence[Token]) -> bool:
 def _is_denied_in(sentence: Sequence[Token]) -> bool:
     """Return whether a sentence says that what stands before it is wrong, or drops it."""
     for at, token in enumerate(sentence):
-        known, rest = token.classes, sentence[at + 1 : at + 5]
+        known, rest = token.classes, sentence[at + 1 : at + 6]
         if known & classes("retraction") or (known & classes("dropping") and _is_dropped(rest)):
             return True
         if known & classes("speaker"):
             following = classes_in(rest[:1])
             if following & classes("misdeed") or (following & classes("made") and classes_in(rest[1:4]) & _ERROR):
                 return True
+        if known & classes("pronoun") and classes_in(rest[:1]) & _WRONG:
+            return True
+        if token.text == "there is" and classes_in(rest[:1]) & classes("determiner") and classes_in(rest[1:3]) & _ERROR:
+            return bool(classes_in(rest[1:]) & classes("speaker deixis"))
         subject = at > 0 and sentence[at - 1].classes & (_ANSWER | classes("pronoun deixis"))
         if subject and _is_objection(sentence[at : at + 5]):
             return True

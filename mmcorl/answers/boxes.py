@@ -435,10 +435,10 @@ _QUANTITY = re.compile(QUANTITY, re.IGNORECASE)
 
 
 def _leads_to_it(text: str) -> bool:
-    """Return whether words only name a value or lead to it (`x =`, `The area is`), behind sentences that hedge nothing."""
-    tokens = tokens_of(_QUANTITY.sub("value", text)) if len(text) <= _LONGEST_LEAD else None
-    if tokens is None:
+    """Return whether words only name a value or lead to it: `x =`, `The area is`, behind sentences without hedges."""
+    if len(text) > _LONGEST_LEAD:
         return False
+    tokens = tokens_of(_QUANTITY.sub("value", text))
     start = max((at + 1 for at, token in enumerate(tokens) if token.classes & classes("end")), default=0)
     if classes_in(tokens[:start]) & (_NO_SENTENCE | _MATHEMATICS):
         return False

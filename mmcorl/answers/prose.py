@@ -184,7 +184,7 @@ def _is_lead(lead: Sequence[Token]) -> bool:
         lead = lead[1:]
     while lead and lead[-1].classes & (_CONSEQUENCE | classes("linking")):
         lead = lead[:-1]
-    if not lead or classes_in(lead) & _MATHEMATICS == classes_in(lead):
+    if all(token.classes & _MATHEMATICS for token in lead):
         return True
     is_clause = lead[0].classes & _CLAUSE and lead[-1].classes & classes("comma")
     return bool(is_clause) and not classes_in(lead[:-1]) & (

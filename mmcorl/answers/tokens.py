@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from functools import lru_cache
+from itertools import pairwise
 from typing import NamedTuple
 
 from mmcorl.answers.closed_classes import PHRASES, WORDS, classes, classes_of
@@ -119,11 +120,9 @@ def _is(token: Token, word: str) -> bool:
     return token.text.startswith(word[:-1]) if word[-1] == "*" else token.text.replace("’", "'") == word
 
 
-def sentences_of(text: str) -> list[list[Token]]:
+@lru_cache(maxsize=1 << 10)
+def sentences_of(text: str) -> tuple[tuple[Token, ...], ...]:
     """Return the sentences of a text as tokens, each with the mark that ends it, if one does."""
-    sentences: list[list[Token]] = [[]]
-    for token in tokens_of(text):
-        sentences[-1].append(token)
-        if token.classes & _END:
-            sentences.append([])
-    return [sentence for sentence in sentences if sentence]
+    tokens = tokens_of(text)
+    ends = [at + 1 for at, token in enumerate(tokens) if token.classes & _END]
+    return tuple(tokens[start:end] for start, end in pairwise([0, *ends, len(tokens)]) if start < end)

@@ -10,7 +10,7 @@ from mmcorl.answers.closed_classes import classes
 from mmcorl.answers.option_letters import offers_more
 from mmcorl.answers.options import LETTERS
 from mmcorl.answers.tokens import tokens_of
-from mmcorl.grading.wording import has_words, plain, without_reason
+from mmcorl.grading.wording import has_words, plain, without_denied, without_reason
 
 _OTHER_ALPHABETS = {
     letter: index
@@ -48,7 +48,7 @@ def option_said(
     if not has_words(answer) or "?" in answer:
         return None
     text = plain(answer)
-    text, reason = without_reason(text)
+    text, reason = without_reason(without_denied(text) or text)
     labels = [first or second for first, second in _LABEL.findall(text)]
     if text.startswith("A ") and labels == ["A"] and not classes_in(tokens_of(text)) & _NOUNS:
         return None

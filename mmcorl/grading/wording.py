@@ -15,7 +15,7 @@ import re
 import unicodedata
 from decimal import Decimal
 
-from mmcorl.answers.assertion import CHANGING, HEDGING, NEUTRAL, classes_in
+from mmcorl.answers.assertion import CHANGING, HEDGING, NEUTRAL, classes_in, words_asked
 from mmcorl.answers.cleanup import strip_noise
 from mmcorl.answers.closed_classes import classes, classes_of
 from mmcorl.answers.latex import clean
@@ -137,9 +137,34 @@ def value_said(answer: str, question: str | None) -> str | None:
         return congruence.group(1)
     if (ratio := _RATIO_IN_WORDS.fullmatch(text)) is not None:
         return ":".join(part for part in ratio.groups() if part)
-    core = without_gloss(text, question) if text.endswith(")") else None
+    if text.casefold() == "none" and question and sought_by(question).counted:
+        return "0"
+    core = without_gloss(text, question) if text.endswith(")") else without_denied(text)
+    core = _without_rounding(core or text, question) or core
     core = _without_sentence(core or text, question) or core
     return core if core is not None and parse(core).kind in _MEANT else None
+
+
+def without_denied(text: str) -> str | None:
+    """Return 24 for `24, not 48` and C for `not A but C`; None where a text denies no other value beside its own."""
+    tokens = tokens_of(text)
+    denials = [at for at, token in enumerate(tokens) if token.classes & classes("negation instead")]
+    if len(denials) != 1 or classes_in(tokens) & CHANGING & ~classes("negation instead contrast"):
+        return None
+    at = denials[0]
+    if at == 0:
+        turns = next((k for k, token in enumerate(tokens) if token.classes & classes("contrast")), None)
+        return text[tokens[turns].end :].strip() if turns is not None and 1 < turns < len(tokens) - 1 else None
+    value, other = text[: tokens[at].start].rstrip(" ,;"), text[tokens[at].end :].strip()
+    alike = parse(value).kind == parse(other).kind and parse(value).text != parse(other).text
+    return value if other and alike and not classes_in(tokens) & classes("contrast copula") else None
+
+
+def _without_rounding(text: str, question: str | None) -> str | None:
+    """Return 12.6 for `about 12.6` where the question asks to round."""
+    tokens = tokens_of(text)
+    asked = tokens and tokens[0].classes & classes("approximation") and tokens[0].text in words_asked(question)
+    return text[tokens[0].end :].strip() if asked and len(tokens) > 1 else None
 
 
 def _without_sentence(text: str, question: str | None) -> str | None:
@@ -167,7 +192,7 @@ def _without_sentence(text: str, question: str | None) -> str | None:
         or (question and _is_of(words[-1], question) and words[-1] not in UNIT_WORDS)
     ):
         words.pop()
-    core = " ".join(words).rstrip(",")
+    core = _without_place(" ".join(words).rstrip(","))
     if not lead.strip() and core == text:
         return None
     words = _WORDS.findall(lead)
@@ -181,6 +206,14 @@ def _without_sentence(text: str, question: str | None) -> str | None:
     ):
         return None
     return core if are_neutral(words, question) else None
+
+
+def _without_place(text: str) -> str:
+    """Return `5 apples` for `5 apples in the picture`."""
+    tokens = tokens_of(text)
+    at = len(tokens) - 3
+    is_place = at > 0 and tokens[-1].classes & classes("scene") and tokens[at].classes & classes("in")
+    return text[: tokens[at].start].rstrip() if is_place else text
 
 
 _SEPARATES = classes("comma colon reason")
@@ -244,7 +277,9 @@ _SHORT = re.compile(
 )
 """`it does not`, which repeats a question's verb alone."""
 _IS = re.compile(r"(?<=\b[Ii]t)'s\b|(?<=[Tt]hat)'s\b|(?<=\b[SsHh]he)'s\b|(?<=\b[Hh]e)'s\b")
-_ARTICLES = frozenset(["the", "a", "an"])
+_LETTERS_ONLY = re.compile(r"[^\W\d_]{1,3}(?: [^\W\d_]{3,})+|[^\W\d_]{3,}(?: [^\W\d_]+)*")
+_ARTICLES_TEXT = "the a an le la les un une el los las o os as um uma il lo der die das"
+_ARTICLES = frozenset(_ARTICLES_TEXT.split())
 _QUESTION = re.compile(
     r"(?:.*[.?!,:]\s*)?(is|are|was|were|do|does|did|can|could|will|would|has|have|had)\s+([^?.]{2,200})\?\s*",
     re.I | re.S,
@@ -257,6 +292,8 @@ def says_yes_or_no(answer: str, gold: str, question: str | None) -> bool:
     text = plain(answer)
     if wanted is None or "?" in text:
         return False
+    if text.casefold() in ("true", "false") and "true" in words_asked(question):
+        return (text.casefold() == "true") is wanted
     match = _FIRST_WORD.fullmatch(text)
     first = match.group(1).casefold() if match else ""
     if match is None or first not in _YES_NO:
@@ -266,6 +303,9 @@ def says_yes_or_no(answer: str, gold: str, question: str | None) -> bool:
     rest = match.group(2)
     if _is_reason(rest) or _OF_NUMBERS.fullmatch(rest):
         return True
+    means = next((token for token in tokens_of(rest) if token.text == "by" or token.classes & classes("reason")), None)
+    if means is not None and means.start and not _gives_no_reason(rest[means.end :]):
+        rest = rest[: means.start].rstrip(" ,")
     short = _SHORT.fullmatch(rest)
     return (short["not"] is None) is wanted if short else question is not None and _echo(rest, question) is wanted
 
@@ -294,8 +334,12 @@ def says_words(answer: str, gold: str, question: str | None) -> bool:
     text = _IS.sub(" is", plain(answer))
     if re.search(r"[^\w\s.'-]", text):
         return False
-    words = [word.casefold() for word in _WORDS.findall(text) if word.casefold() not in _ARTICLES]
-    named = [word.casefold() for word in _WORDS.findall(plain(gold)) if word.casefold() not in _ARTICLES]
+    words, named = (
+        [word for word in _WORDS.findall(said.casefold()) if word not in _ARTICLES] for said in (text, plain(gold))
+    )
+    if words == named:
+        # `a água`: the article is all that differs.
+        return all(map(_LETTERS_ONLY.fullmatch, (text, plain(gold)))) and text.casefold() != plain(gold).casefold()
     starts = [k for k in range(len(words) - len(named) + 1) if words[k : k + len(named)] == named]
     if not named or len(starts) != 1 or len(words) == len(named) or re.search(r"\d", text):
         return False
@@ -303,7 +347,7 @@ def says_words(answer: str, gold: str, question: str | None) -> bool:
     if not are_neutral(before + behind, question):
         return False
     is_copula = classes("copula")
-    leads = not before or classes_of(before[-1]) & (is_copula | classes("in"))
+    leads = not before or before == ["to"] or classes_of(before[-1]) & (is_copula | classes("in"))
     return bool(leads) and (not behind or (not before and bool(classes_of(behind[0]) & is_copula)))
 
 
