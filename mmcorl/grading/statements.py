@@ -191,15 +191,10 @@ def mentions_another(
         if kind == "named":
             differs = _are_two(answer, said, relation, choices)
         elif kind == "equation":
-            name, _, value = said.strip(" $*").partition("=")
-            match = _VALUE.match(value.strip())
-            alike = (
-                match is not None
-                and len(name.strip()) == 1
-                and name.strip().isalpha()
-                and (letter is None or letter.group(1) == name.strip())
-            )
-            differs = alike and _differ(answer, match.group(1), relation, choices)
+            name, _, value = (side.strip() for side in said.strip(" $*").partition("="))
+            match = _VALUE.match(value)
+            alike = len(name) == 1 and name.isalpha() and (letter is None or letter.group(1) == name)
+            differs = match is not None and alike and _differ(answer, match.group(1), relation, choices)
         else:
             differs = kind != "emphasis" and _differ(answer, said, relation, choices)
         if differs:

@@ -153,8 +153,8 @@ def without_denied(text: str) -> str | None:
         return None
     at = denials[0]
     if at == 0:
-        turns = next((k for k, token in enumerate(tokens) if token.classes & classes("contrast")), None)
-        return text[tokens[turns].end :].strip() if turns is not None and 1 < turns < len(tokens) - 1 else None
+        turns = next((token for token in tokens[2:-1] if token.classes & classes("contrast")), None)
+        return text[turns.end :].strip() if turns is not None else None
     value, other = text[: tokens[at].start].rstrip(" ,;"), text[tokens[at].end :].strip()
     alike = parse(value).kind == parse(other).kind and parse(value).text != parse(other).text
     return value if other and alike and not classes_in(tokens) & classes("contrast copula") else None
