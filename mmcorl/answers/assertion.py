@@ -46,6 +46,7 @@ from functools import lru_cache
 from typing import Literal
 
 from mmcorl.answers.closed_classes import classes
+from mmcorl.answers.thinking import CLOSES
 from mmcorl.answers.tokens import Token, sentences_of, tokens_of
 
 Standing = Literal["asserted", "unasserted", "denied"]
@@ -160,7 +161,9 @@ def _last_sentence(window: str) -> str:
         while at >= 0 and window[max(0, at - 3) : at] in _ABBREVIATIONS:
             at = window.rfind(end, start, at)
         start = max(start, at + 1)
-    return window[start:]
+    # A thought is another text.
+    thought = max((match.end() for match in CLOSES.finditer(window, start)), default=start) if ">" in window else start
+    return window[thought:]
 
 
 @lru_cache(maxsize=1 << 12)
