@@ -47,7 +47,7 @@ from typing import Literal
 
 from mmcorl.answers.closed_classes import classes
 from mmcorl.answers.thinking import CLOSES
-from mmcorl.answers.tokens import Token, sentences_of, tokens_of
+from mmcorl.answers.tokens import Token, classes_in, sentences_of, tokens_of
 
 Standing = Literal["asserted", "unasserted", "denied"]
 
@@ -136,11 +136,6 @@ for _operator in _OPERATORS:
 # --- before the answer --------------------------------------------------------------------------------------
 
 
-def is_retracted(before: str, behind: str) -> bool:
-    """Return whether the words before an answer or those behind it keep it from being stated."""
-    return is_taken_back(behind) or is_denied(before)
-
-
 def is_denied(before: str) -> bool:
     """Return whether the words before an answer, the last of `before`, keep it from being stated."""
     return bool(sentence := sentence_before(before)) and _lead(sentence, frozenset()) == "denied"
@@ -167,8 +162,8 @@ def _last_sentence(window: str) -> str:
 
 
 @lru_cache(maxsize=1 << 12)
-def _lead(sentence: str, asked: frozenset[str]) -> Standing:
-    """Return what the lead makes of its answer; `asked`: the words of the question."""
+def _lead(sentence: str, question_words: frozenset[str]) -> Standing:
+    """Return what the lead makes of its answer; `question_words`: the words of the question."""
     tokens = tokens_of(sentence)
     there = classes_in(tokens)
     standing: Standing = "asserted"
@@ -176,7 +171,9 @@ def _lead(sentence: str, asked: frozenset[str]) -> Standing:
         if not (there & operator.sequence[0] and there & operator.sequence[-1]):
             continue
         for start, end in _occurrences(tokens, operator):
-            if _is_closed(tokens, end, operator) or (operator.standing != "denied" and _is_asked(tokens[start], asked)):
+            if _is_closed(tokens, end, operator) or (
+                operator.standing != "denied" and _is_asked(tokens[start], question_words)
+            ):
                 continue
             if operator.standing == "denied":
                 return "denied"
@@ -184,20 +181,12 @@ def _lead(sentence: str, asked: frozenset[str]) -> Standing:
     return standing
 
 
-def classes_in(tokens: Sequence[Token]) -> int:
-    """Return the classes of all tokens together."""
-    there = 0
-    for token in tokens:
-        there |= token.classes
-    return there
-
-
 _OPENING = classes("opener modal consequence contrast comma colon opening adverb emphasis mathematics")
 
 
 def _occurrences(tokens: Sequence[Token], operator: _Operator) -> list[tuple[int, int]]:
     """Return where an operator begins and ends, as often as it occurs."""
-    found = []
+    occurrences = []
     first, *others = operator.sequence
     for start, token in enumerate(tokens):
         if not token.classes & first:
@@ -211,10 +200,10 @@ def _occurrences(tokens: Sequence[Token], operator: _Operator) -> list[tuple[int
             if end < 0 or classes_in(tokens[start:end]) & _MARK:
                 break
         else:
-            found.append((start, end + 1))
+            occurrences.append((start, end + 1))
         if operator.opens:
             break
-    return found
+    return occurrences
 
 
 def _is_closed(tokens: Sequence[Token], end: int, operator: _Operator) -> bool:
@@ -234,19 +223,21 @@ def _is_closed(tokens: Sequence[Token], end: int, operator: _Operator) -> bool:
     )
 
 
-def _is_asked(token: Token, asked: frozenset[str]) -> bool:
-    return bool(asked) and not asked.isdisjoint(token.text.split())
+def _is_asked(token: Token, question_words: frozenset[str]) -> bool:
+    return bool(question_words) and not question_words.isdisjoint(token.text.split())
 
 
 def is_asserted(before: str, behind: str, question: str | None) -> bool:
     """Return whether the clause of an answer says its value and nothing else of it, and no word behind it doubts."""
-    asked, sentence = words_asked(question), sentence_before(before)
-    if sentence.strip() and not (_lead(sentence, asked) == "asserted" and _leads_to_a_value(sentence, asked)):
+    question_words, sentence = words_asked(question), sentence_before(before)
+    if sentence.strip() and not (
+        _lead(sentence, question_words) == "asserted" and _leads_to_a_value(sentence, question_words)
+    ):
         return False
     if not behind.strip(" $*.}\n"):
         return True
     sentences = sentences_of(behind[:_BEHIND])
-    if sentences and not _is_plain_tail(sentences[0], asked):
+    if sentences and not _is_plain_tail(sentences[0], question_words):
         return False
     return not any(classes_in(sentence) & classes("unsure") for sentence in sentences)
 
@@ -275,7 +266,7 @@ _BE = frozenset({"be", "equal"})
 
 
 @lru_cache(maxsize=1 << 12)
-def _leads_to_a_value(sentence: str, asked: frozenset[str]) -> bool:
+def _leads_to_a_value(sentence: str, question_words: frozenset[str]) -> bool:
     """Return whether no word in the noun phrase of an answer, or of its clause's subject, makes another value of it."""
     tokens = list(tokens_of(sentence))
     there = classes_in(tokens)
@@ -284,10 +275,10 @@ def _leads_to_a_value(sentence: str, asked: frozenset[str]) -> bool:
     if (
         unreal
         and classes_in(tokens[max(stops, default=0) :]) & classes("irrealis")
-        and asked.isdisjoint({"if", "were", "would"})
+        and question_words.isdisjoint({"if", "were", "would"})
     ):
         return False
-    if there & (_TENTATIVE | classes("provisional arithmetic")) and _is_tentative(tokens, asked):
+    if there & (_TENTATIVE | classes("provisional arithmetic")) and _is_tentative(tokens, question_words):
         return False
     while tokens and tokens[-1].classes & _MATHEMATICS:
         if tokens.pop().classes & classes("equals"):
@@ -304,18 +295,20 @@ def _leads_to_a_value(sentence: str, asked: frozenset[str]) -> bool:
         # `not 4 but`, `..., but`.
         return True
     if len(phrase) > 1 and last.classes & _OF and phrase[-2].classes & classes("part"):
-        return not asked.isdisjoint(_BOUNDS)
+        return not question_words.isdisjoint(_BOUNDS)
     if last.text == "by" and len(phrase) > 1 and not phrase[-2].classes:
         # `rises by`: by how much it does.
         return True
     governing = classes("relative")
     return all(
-        not token.classes & _IN_PHRASE or _is_asked(token, asked) or (token.classes & governing and distance > 1)
+        not token.classes & _IN_PHRASE
+        or _is_asked(token, question_words)
+        or (token.classes & governing and distance > 1)
         for distance, token in enumerate(reversed(phrase))
     )
 
 
-def _is_tentative(tokens: Sequence[Token], asked: frozenset[str]) -> bool:
+def _is_tentative(tokens: Sequence[Token], question_words: frozenset[str]) -> bool:
     """Return whether the subject of a clause up to the answer is a guess, a bound, an example or part of the answer."""
     starts = [0, *(at + 1 for at, token in enumerate(tokens) if token.classes & _STARTS_CLAUSE)]
     for start in starts:
@@ -329,12 +322,12 @@ def _is_tentative(tokens: Sequence[Token], asked: frozenset[str]) -> bool:
         if (not is_verb and classes_in(rest) & classes("linking")) or classes_in(rest[:1]) & classes("having"):
             continue
         size = 2 if is_verb else 1
-        if any(token.classes & _TENTATIVE and not _is_asked(token, asked) for token in subject[-size:]):
+        if any(token.classes & _TENTATIVE and not _is_asked(token, question_words) for token in subject[-size:]):
             return True
         known = classes_in(subject)
         if known & classes("arithmetic") and known & _ANSWER:
             return True
-        if any(token.classes & classes("provisional") and not _is_asked(token, asked) for token in subject):
+        if any(token.classes & classes("provisional") and not _is_asked(token, question_words) for token in subject):
             return True
     # `this is a first attempt: ANSWER`
     return classes_in(tokens[-1:]) & classes("colon") > 0 and any(
@@ -352,10 +345,10 @@ _NAMES_IT = classes(
 )
 
 
-def _is_plain_tail(tail: Sequence[Token], asked: frozenset[str]) -> bool:
+def _is_plain_tail(tail: Sequence[Token], question_words: frozenset[str]) -> bool:
     """Return whether what follows an answer in its sentence neither changes it nor makes it the subject of a verb."""
     if tail[0].classes & classes("opening"):
-        return _is_plain_gloss(tail[1:], asked)
+        return _is_plain_gloss(tail[1:], question_words)
     if tail[0].text == "and" and classes_in(tail[1:3]) & classes("part"):
         return False
     nouns = 0
@@ -364,7 +357,7 @@ def _is_plain_tail(tail: Sequence[Token], asked: frozenset[str]) -> bool:
         following = classes_in(rest[:1])
         if known & _ENDS_TAIL:
             return True
-        if _is_asked(token, asked):
+        if _is_asked(token, question_words):
             nouns += 1
         elif known & classes("alternative"):
             if following & (_MATHEMATICS | classes("bound")) or (
@@ -387,118 +380,9 @@ def _is_plain_tail(tail: Sequence[Token], asked: frozenset[str]) -> bool:
     return True
 
 
-def _is_plain_gloss(gloss: Sequence[Token], asked: frozenset[str]) -> bool:
+def _is_plain_gloss(gloss: Sequence[Token], question_words: frozenset[str]) -> bool:
     """Return whether brackets behind an answer change nothing, as `(in cm)`, `(not 5)` and `(about 3.3)` do."""
-    if not gloss or not gloss[0].classes & _IN_PHRASE & ~classes("relative") or _is_asked(gloss[0], asked):
+    if not gloss or not gloss[0].classes & _IN_PHRASE & ~classes("relative") or _is_asked(gloss[0], question_words):
         return True
     spares = gloss[0].classes & classes("negation rejection approximation instead")
     return bool(spares and classes_in(gloss[1:2]) & _MATHEMATICS)
-
-
-def is_taken_back(behind: str) -> bool:
-    """Return whether the words behind an answer, the first of `behind`, take it back."""
-    behind = behind[:_BEHIND]
-    return bool(behind.strip(" $*.}\n")) and _is_taken_back(behind)
-
-
-@lru_cache(maxsize=1 << 10)
-def _is_taken_back(behind: str) -> bool:
-    for number, sentence in enumerate(sentences_of(behind)):
-        if number == 0 and (sentence[-1].classes & classes("question") or _is_objection(sentence[:5], of_it=True)):
-            return True
-        if (number and _opens_a_correction(sentence)) or _is_denied_in(sentence):
-            return True
-    return False
-
-
-def _opens_a_correction(sentence: Sequence[Token]) -> bool:
-    """Return whether a sentence begins as those do in which one corrects himself."""
-    passed = _MARK | classes("end")
-    start = next(
-        (at for at, token in enumerate(sentence) if not token.classes & passed and token.text[0] not in "-–—"), 0
-    )
-    first, behind = sentence[start].classes, sentence[start + 1 : start + 2]
-    if first & classes("correction retraction"):
-        return True
-    ends = not behind or behind[0].classes & (passed | classes("correction retraction")) or behind[0].text[0] in "-–—"
-    return bool(first & classes("interjection") and ends)
-
-
-def _is_denied_in(sentence: Sequence[Token]) -> bool:
-    """Return whether a sentence says that what stands before it is wrong, or drops it."""
-    for at, token in enumerate(sentence):
-        known, rest = token.classes, sentence[at + 1 : at + 6]
-        if known & classes("retraction") or (known & classes("dropping") and _is_dropped(rest)):
-            return True
-        if known & classes("speaker"):
-            following = classes_in(rest[:1])
-            if following & classes("misdeed") or (following & classes("made") and classes_in(rest[1:4]) & _ERROR):
-                return True
-        if known & classes("pronoun") and classes_in(rest[:1]) & _WRONG:
-            return True
-        if token.text == "there is" and classes_in(rest[:1]) & classes("determiner") and classes_in(rest[1:3]) & _ERROR:
-            return bool(classes_in(rest[1:]) & classes("speaker deixis"))
-        subject = at > 0 and sentence[at - 1].classes & (_ANSWER | classes("pronoun deixis"))
-        if subject and _is_objection(sentence[at : at + 5]):
-            return True
-    return False
-
-
-def _is_objection(predicate: Sequence[Token], of_it: bool = False) -> bool:
-    """Return whether a predicate is `is (quite) wrong`, `would not be right`, `isn't the answer`.
-
-    `of_it`: its subject is the answer itself.
-    """
-    if not predicate[0].classes & _VERB:
-        return False
-    objecting = _WRONG | (classes("lapse") if of_it else 0)
-    for at, token in enumerate(predicate[:4]):
-        if token.classes & _NEGATION:
-            return bool(classes_in(predicate[at + 1 : at + 4]) & (_RIGHT | _ANSWER | classes("allowed")))
-        is_noun = at and predicate[at - 1].classes & classes("determiner")
-        if token.classes & (objecting | (_ERROR if is_noun else 0)):
-            return True
-        if token.classes & (_MARK | classes("end")):
-            break
-    return False
-
-
-def _is_dropped(rest: Sequence[Token]) -> bool:
-    """Return whether behind `ignore` stands `that`, `my last answer`, `the box above`."""
-    passed = classes("determiner pronoun speaker right")
-    for at, token in enumerate(rest):
-        if token.classes & (_ANSWER | classes("deixis")) or (at and token.classes & classes("speaker")):
-            return True
-        if not token.classes & passed:
-            return bool(at and token.classes & (_MARK | classes("end")) and rest[at - 1].classes & classes("pronoun"))
-    return bool(rest) and bool(rest[-1].classes & classes("pronoun"))
-
-
-_STRIKES = (("~~", "~~"), ("<s>", "</s>"), ("<del>", "</del>"), ("<strike>", "</strike>"))
-
-
-def is_withdrawn(before: str, behind: str) -> bool:
-    """Return whether an answer is struck out, or what follows anywhere takes it back."""
-    line, rest = before[before.rfind("\n") + 1 :], behind.partition("\n")[0]
-    for opening, closing in _STRIKES:
-        opened = line.count("~~") % 2 == 1 if opening == closing else line.rfind(opening) > line.rfind(closing)
-        if opened and closing in rest:
-            return True
-    return _is_taken_back(behind) or any(map(_fails_a_check, sentences_of(behind)))
-
-
-def _fails_a_check(sentence: Sequence[Token]) -> bool:
-    """Return whether a sentence says that it does not work, that there is no solution, or that nobody can answer."""
-    for at, token in enumerate(sentence):
-        rest = sentence[at + 1 : at + 5]
-        denied = next((k for k, other in enumerate(rest) if other.classes & classes("negation absence")), 4)
-        if token.classes & classes("pronoun checking linking") and (
-            classes_in(rest[:1]) & classes("lapse")
-            or (denied < 2 and classes_in(rest[denied + 1 :]) & classes("suffice"))
-        ):
-            return True
-        if token.classes & _CONSEQUENCE and classes_in(rest[denied : denied + 1]) & classes("absence"):
-            return bool(classes_in(rest) & _ANSWER)
-        if token.text in ("cannot", "can't") and classes_in(rest[:1]) & classes("suffice"):
-            return classes_in(rest[1:2]) & classes("pronoun determiner") != 0
-    return False

@@ -13,12 +13,13 @@ from __future__ import annotations
 import re
 from itertools import pairwise
 
-from mmcorl.answers.assertion import HEDGING, NEUTRAL, classes_in, is_retracted
+from mmcorl.answers.assertion import HEDGING, NEUTRAL
 from mmcorl.answers.closed_classes import classes
 from mmcorl.answers.grammar import THEREFORE
 from mmcorl.answers.latex import clean
 from mmcorl.answers.names import QUANTITY
-from mmcorl.answers.tokens import tokens_of
+from mmcorl.answers.retraction import is_retracted
+from mmcorl.answers.tokens import classes_in, tokens_of
 from mmcorl.answers.units import UNIT_WORDS, split_unit
 
 Span = tuple[int, int]

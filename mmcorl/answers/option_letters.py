@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from mmcorl.answers.assertion import HEDGING, classes_in
+from mmcorl.answers.assertion import HEDGING
 from mmcorl.answers.closed_classes import classes
-from mmcorl.answers.tokens import tokens_of
+from mmcorl.answers.tokens import classes_in, tokens_of
 
 _OPTION_PREFIX = (
     r"(?:(?:the )?(?:correct |final |best )?(?:answer|option|choice)s?(?: is)? ?:? ?"

@@ -27,9 +27,9 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from mmcorl.answers.assertion import HEDGING, classes_in
+from mmcorl.answers.assertion import HEDGING
 from mmcorl.answers.closed_classes import classes
-from mmcorl.answers.tokens import Token, tokens_of
+from mmcorl.answers.tokens import Token, classes_in, tokens_of
 
 LONGEST_VALUE = 200
 _UNREAD = "\0"

@@ -9,7 +9,7 @@ mark        = comma | semicolon | colon | opening | closing | quote | end of a s
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
@@ -56,34 +56,34 @@ _ABBREVIATED = frozenset({"approx", "ans", "ca", "al"})
 @lru_cache(maxsize=1 << 11)
 def tokens_of(text: str) -> tuple[Token, ...]:
     """Return the tokens of a text; linear in its length."""
-    found: list[Token] = []
+    read: list[Token] = []
     for match in _PIECE.finditer(text):
         kind, piece, start, end = match.lastgroup, match.group(), match.start(), match.end()
         if kind == "word":
             word = piece.casefold()
             known = classes_of(word)
-            found.append(Token(known or (_NAME if piece[0] != word[0] else 0), word, start, end))
+            read.append(Token(known or (_NAME if piece[0] != word[0] else 0), word, start, end))
         elif kind == "mathematics":
             signs = _SIGNS.get(piece, 0)
             if signs & ~_EQUALS:
-                found.append(Token(signs, piece, start, end))
-            elif found and found[-1].classes & _MATHEMATICS:
-                last = found[-1]
-                found[-1] = Token(last.classes | signs, text[last.start : end], last.start, end)
+                read.append(Token(signs, piece, start, end))
+            elif read and read[-1].classes & _MATHEMATICS:
+                last = read[-1]
+                read[-1] = Token(last.classes | signs, text[last.start : end], last.start, end)
             else:
-                found.append(Token(_MATHEMATICS | signs, piece, start, end))
+                read.append(Token(_MATHEMATICS | signs, piece, start, end))
         elif kind == "unspaced":
-            found += _segments(piece, start)
+            read += _segments(piece, start)
         elif kind == "abbreviation":
-            found.append(Token(classes_of(piece.casefold()), piece.casefold(), start, end))
+            read.append(Token(classes_of(piece.casefold()), piece.casefold(), start, end))
         elif kind == "mark":
             if piece in _ENDS:
                 is_dot = piece in ".!?" and not (end == len(text) or text[end] in _BEHIND_END)
-                if not (is_dot or (piece == "." and found and found[-1].text in _ABBREVIATED)):
-                    found.append(Token(_ENDS[piece], piece, start, end))
+                if not (is_dot or (piece == "." and read and read[-1].text in _ABBREVIATED)):
+                    read.append(Token(_ENDS[piece], piece, start, end))
             else:
-                found.append(Token(_MARK_CLASSES.get(piece, 0), piece, start, end))
-    return tuple(_with_phrases(found))
+                read.append(Token(_MARK_CLASSES.get(piece, 0), piece, start, end))
+    return tuple(_with_phrases(read))
 
 
 def _segments(run: str, start: int) -> Iterable[Token]:
@@ -99,18 +99,18 @@ def _segments(run: str, start: int) -> Iterable[Token]:
         at += length
 
 
-def _with_phrases(found: list[Token]) -> Iterable[Token]:
+def _with_phrases(read: list[Token]) -> Iterable[Token]:
     at = 0
-    while at < len(found):
-        token, size = found[at], 1
+    while at < len(read):
+        token, size = read[at], 1
         for words, known in PHRASES.get(token.text, ()):
-            there = found[at : at + len(words)]
+            there = read[at : at + len(words)]
             if len(there) == len(words) and all(map(_is, there, words)):
                 size = len(words)
                 token = Token(known, " ".join(words), token.start, there[-1].end)
                 break
         at += size
-        if token.classes == _NAME and at < len(found) and not found[at].classes and found[at].text.isalpha():
+        if token.classes == _NAME and at < len(read) and not read[at].classes and read[at].text.isalpha():
             # `Pythagorean theorem` is of nobody.
             token = token._replace(classes=0)
         yield token
@@ -126,3 +126,11 @@ def sentences_of(text: str) -> tuple[tuple[Token, ...], ...]:
     tokens = tokens_of(text)
     ends = [at + 1 for at, token in enumerate(tokens) if token.classes & _END]
     return tuple(tokens[start:end] for start, end in pairwise([0, *ends, len(tokens)]) if start < end)
+
+
+def classes_in(tokens: Sequence[Token]) -> int:
+    """Return the classes of all tokens together."""
+    there = 0
+    for token in tokens:
+        there |= token.classes
+    return there

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from mmcorl.answers.assertion import NEUTRAL, classes_in
+from mmcorl.answers.assertion import NEUTRAL
 from mmcorl.answers.closed_classes import classes
 from mmcorl.answers.option_letters import offers_more
 from mmcorl.answers.options import LETTERS
-from mmcorl.answers.tokens import tokens_of
+from mmcorl.answers.tokens import classes_in, tokens_of
 from mmcorl.grading.wording import has_words, plain, without_denied, without_reason
 
 _OTHER_ALPHABETS = {

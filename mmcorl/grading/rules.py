@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Literal
 
 from mmcorl.answers import Equivalence, extract
-from mmcorl.answers.assertion import CHANGING, is_asserted, is_retracted, is_withdrawn, sentence_before
+from mmcorl.answers.assertion import CHANGING, is_asserted, sentence_before
 from mmcorl.answers.boxes import BOX
 from mmcorl.answers.closed_classes import classes_of
 from mmcorl.answers.extract import extract_prose
@@ -24,6 +24,7 @@ from mmcorl.answers.latex import clean
 from mmcorl.answers.numbers import constant_value
 from mmcorl.answers.parse import ParsedAnswer, parse
 from mmcorl.answers.relation_base import LONGEST
+from mmcorl.answers.retraction import is_retracted, is_withdrawn
 from mmcorl.answers.thinking import CLOSES, OPENS
 from mmcorl.answers.units import UNIT_WORDS
 from mmcorl.grading.finish import finish_of

@@ -15,13 +15,13 @@ import re
 from collections.abc import Iterator, Sequence
 
 from mmcorl.answers import Equivalence
-from mmcorl.answers.assertion import NEUTRAL, classes_in, is_denied, sentence_before
+from mmcorl.answers.assertion import NEUTRAL, is_denied, sentence_before
 from mmcorl.answers.boxes import BOX
 from mmcorl.answers.closed_classes import classes, classes_of
 from mmcorl.answers.extract import Source, last_tag
 from mmcorl.answers.options import LETTERS
 from mmcorl.answers.parse import parse
-from mmcorl.answers.tokens import Token, sentences_of, tokens_of
+from mmcorl.answers.tokens import Token, classes_in, sentences_of, tokens_of
 from mmcorl.grading.quantity import sought_by
 from mmcorl.grading.wording import are_neutral, plain
 
@@ -90,13 +90,13 @@ def approximation(behind: str) -> str | None:
 
 
 def _statements(text: str, quantity: str | None) -> Iterator[tuple[str, str]]:
-    """Yield (`answer` | `mention` | `named`, what is said) for each statement and mention of a text."""
+    """Yield (`answer` | `mention` | `named`, what it says) for each statement and mention of a text."""
     for sentence in sentences_of(text):
         if not classes_in(sentence) & _STATES:
             continue
-        said = [token for token in sentence if not token.classes & classes("end")]
-        if len(said) == 1 and said[0].classes & classes("equals"):
-            yield "equation", text[said[0].start : sentence[-1].start if len(sentence) > 1 else None]
+        content = [token for token in sentence if not token.classes & classes("end")]
+        if len(content) == 1 and content[0].classes & classes("equals"):
+            yield "equation", text[content[0].start : sentence[-1].start if len(sentence) > 1 else None]
         for at, token in enumerate(sentence):
             if not token.classes & (_STATES | classes("comma")) or at + 1 == len(sentence):
                 if token.classes & _MATHEMATICS and at == 0 and len(sentence) > 1 and "다" in text:
@@ -109,9 +109,9 @@ def _statements(text: str, quantity: str | None) -> Iterator[tuple[str, str]]:
                 start += 1
             if kind is None:
                 continue
-            found = list(_valued(kind, text, sentence[start]))
-            yield from found
-            if not found and kind == "answer" and token.classes & classes("copula"):
+            values = list(_valued(kind, text, sentence[start]))
+            yield from values
+            if not values and kind == "answer" and token.classes & classes("copula"):
                 yield "named", text[sentence[start].start : sentence[-1].start].strip(" *$")
 
 
@@ -187,16 +187,16 @@ def mentions_another(
 ) -> bool:
     """Return whether what follows an answer mentions another value of its kind, as if it were the answer."""
     letter = _LETTER_BEFORE.search(before.rstrip("$ "))
-    for kind, said in _statements(behind, None):
+    for kind, content in _statements(behind, None):
         if kind == "named":
-            differs = _are_two(answer, said, relation, choices)
+            differs = _are_two(answer, content, relation, choices)
         elif kind == "equation":
-            name, _, value = (side.strip() for side in said.strip(" $*").partition("="))
+            name, _, value = (side.strip() for side in content.strip(" $*").partition("="))
             match = _VALUE.match(value)
             alike = len(name) == 1 and name.isalpha() and (letter is None or letter.group(1) == name)
             differs = match is not None and alike and _differ(answer, match.group(1), relation, choices)
         else:
-            differs = kind != "emphasis" and _differ(answer, said, relation, choices)
+            differs = kind != "emphasis" and _differ(answer, content, relation, choices)
         if differs:
             return True
     return False

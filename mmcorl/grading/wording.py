@@ -15,13 +15,13 @@ import re
 import unicodedata
 from decimal import Decimal
 
-from mmcorl.answers.assertion import CHANGING, HEDGING, NEUTRAL, classes_in, words_asked
+from mmcorl.answers.assertion import CHANGING, HEDGING, NEUTRAL, words_asked
 from mmcorl.answers.cleanup import strip_noise
 from mmcorl.answers.closed_classes import classes, classes_of
 from mmcorl.answers.latex import clean
 from mmcorl.answers.names import is_name
 from mmcorl.answers.parse import parse
-from mmcorl.answers.tokens import tokens_of
+from mmcorl.answers.tokens import classes_in, tokens_of
 from mmcorl.answers.units import UNIT_WORDS
 from mmcorl.answers.words import number_in_words
 from mmcorl.grading.quantity import names_another, sought_by, stem, words_of
@@ -163,8 +163,8 @@ def without_denied(text: str) -> str | None:
 def _without_rounding(text: str, question: str | None) -> str | None:
     """Return 12.6 for `about 12.6` where the question asks to round."""
     tokens = tokens_of(text)
-    asked = tokens and tokens[0].classes & classes("approximation") and tokens[0].text in words_asked(question)
-    return text[tokens[0].end :].strip() if asked and len(tokens) > 1 else None
+    is_asked = tokens and tokens[0].classes & classes("approximation") and tokens[0].text in words_asked(question)
+    return text[tokens[0].end :].strip() if is_asked and len(tokens) > 1 else None
 
 
 def _without_sentence(text: str, question: str | None) -> str | None:
@@ -182,10 +182,10 @@ def _without_sentence(text: str, question: str | None) -> str | None:
             return count
         if start and tokens[start - 1].text[-1] > "\u2fff":
             return _without_copula(rest) if rest[:1].isdigit() or rest[:1] in "-\\([" else None
-    start = _value_start(text)
-    if start is None:
+    value_start = _value_start(text)
+    if value_start is None:
         return None
-    lead, core = text[:start], text[start:]
+    lead, core = text[:value_start], text[value_start:]
     words = core.split(" ")
     while len(words) > 1 and (
         (words[-1] in _TAIL and not (question and words[-1] in _PER_ONE))
@@ -335,7 +335,7 @@ def says_words(answer: str, gold: str, question: str | None) -> bool:
     if re.search(r"[^\w\s.'-]", text):
         return False
     words, named = (
-        [word for word in _WORDS.findall(said.casefold()) if word not in _ARTICLES] for said in (text, plain(gold))
+        [word for word in _WORDS.findall(words.casefold()) if word not in _ARTICLES] for words in (text, plain(gold))
     )
     if words == named:
         # `a água`: the article is all that differs.
