@@ -58,7 +58,7 @@ def classes_of(word: str) -> int:
 
 
 def _stems_of(word: str) -> int:
-    found = 0
+    known = 0
     for end in range(3, len(word) + 1):
-        found |= _STEMS.get(word[:end], 0)
-    return found
+        known |= _STEMS.get(word[:end], 0)
+    return known
