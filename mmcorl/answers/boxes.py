@@ -431,13 +431,14 @@ def unwrap_boxes(content: str) -> str:
 
 _LEADING = NEUTRAL | classes("linking comma colon opener yielding adverb")
 _LONGEST_LEAD = 400
+_BRACKETS = frozenset("|{}<>")
 _NO_SENTENCE = HEDGING | classes("share part") | classes("wrong bound relative approximation arithmetic operation")
 _QUANTITY = re.compile(QUANTITY, re.IGNORECASE)
 
 
 def _leads_to_it(text: str) -> bool:
     """Return whether words only name a value or lead to it: `x =`, `The area is`, behind sentences without hedges."""
-    if len(text) > _LONGEST_LEAD:
+    if len(text) > _LONGEST_LEAD or not _BRACKETS.isdisjoint(text):
         return False
     tokens = tokens_of(_QUANTITY.sub("value", text))
     start = max((at + 1 for at, token in enumerate(tokens) if token.classes & classes("end")), default=0)
@@ -449,14 +450,12 @@ def _leads_to_it(text: str) -> bool:
     )
 
 
-_STOPS = classes("comma semicolon colon end")
-
-
 def _is_reason(text: str) -> bool:
-    tokens = [token for token in tokens_of(text) if token.text == "!" or not token.classes & _STOPS]
-    if not tokens or not tokens[0].classes & classes("reason"):
-        return not tokens
-    return not classes_in(tokens) & HEDGING
+    """Return whether nothing follows a box, or a reason that hedges nothing."""
+    tokens = tokens_of(text)
+    start = next((token.start for token in tokens if token.classes & classes("reason")), len(text))
+    blank = _EMPTY.fullmatch(text[:start]) is not None
+    return blank and not (start < len(text) and classes_in(tokens) & HEDGING)
 
 
 def _unit_of(behind: str) -> str:
