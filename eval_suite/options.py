@@ -147,7 +147,7 @@ class EvalOptions(CheckpointOptions, RelationOptions, GradingOptions):
     top_p: float | None = None
     """nucleus mass (default: the protocol's, else 1)"""
     max_new_tokens: int | None = None
-    """token budget of a response (default: the protocol's, else 16384)"""
+    """token budget of a response (default: the protocol's, else 16384; 256 for natural: and synthetic:)"""
     subset: str | None = None
     """N problems of each benchmark, drawn by a seed; `all` (the default but for comas)"""
     subset_seed: int = 0
@@ -164,7 +164,8 @@ class GradeOptions(RelationOptions, GradingOptions):
     """Options of `grade_file`."""
 
     benchmark: str | None = None
-    """NAME[=PATH] of the benchmark with the reference answers, if the file has none"""
+    """NAME[=PATH] of the benchmark with the reference answers, or natural:KIND or synthetic:KIND, if the file has
+    none"""
     coordinates: Convention | None = None
     """coordinate convention of points and boxes, in responses and reference answers of the file (benchmarks know
     theirs). Pixels refer to the image size in columns `width` and `height`, or to the image of the benchmark"""

@@ -34,6 +34,11 @@ class Reporter:
 SILENT = Reporter(quiet=True)
 
 
+def nth_row(index: int, where: object) -> str:
+    """Return `row 3 of FILE (counted from 1)` for the row at an index, which is 2: what all messages call it."""
+    return f"row {index + 1} of {where} (counted from 1)"
+
+
 def counted(count: int, singular: str, plural: str) -> str:
     """Return `1 problem is` or `1,319 problems are`: a count with the words that fit it."""
     return f"{count:,} {singular if count == 1 else plural}"

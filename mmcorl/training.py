@@ -260,7 +260,14 @@ def _run(
             supervision.recall(folder.stream)
             progress.restore(folder.lines("metrics.jsonl"), folder.lines("validation.jsonl"))
         compared = _compare_engines(
-            cohort, inputs, folder, progress, engine=config.engine, training=config.training, objective=config.objective
+            cohort,
+            inputs,
+            folder,
+            progress,
+            engine=config.engine,
+            training=config.training,
+            objective=config.objective,
+            complete=config.sampling.top_p == 1 and not config.sampling.top_k,
         )
         if config.profile is not None:
             _profile(config.profile.steps, cohort, folder.path / PROFILE, steps - done, progress)
@@ -318,10 +325,11 @@ def _compare_engines(
     engine: EngineSettings,
     training: TrainingSettings,
     objective: ObjectiveSettings,
+    complete: bool,
 ) -> list[parity.Parity]:
     """Stop before the first step where an engine does not sample from the policy that its trainer trains.
 
-    Returns what later steps are compared with: nothing for weights that are shared, of which no sync can lose any.
+    Returns what later steps are compared with: nothing where weights are shared and tokens are left out on purpose.
     """
     own_weights = ENGINES.find(engine.kind).own_weights
     progress.phase("compare engines")
@@ -335,6 +343,7 @@ def _compare_engines(
             training=training,
             objective=objective,
             expected=encoder.adapter.needs_importance_correction,
+            needs_images=encoder.adapter.needs_images,
         )
         for agent in cohort.agents
         for encoder in inputs.encoders
@@ -347,7 +356,7 @@ def _compare_engines(
             raise RunError(f"{comparison.fault}; engine.parity=warn goes on all the same")
         if own_weights or comparison.fault:
             progress.message(comparison.fault or comparison.sentence())
-    return measured if own_weights else []
+    return measured if own_weights or complete else []
 
 
 def _profile(profiled: tuple[int, int], cohort: Cohort, folder: Path, left: int, progress: Progress) -> None:

@@ -112,6 +112,8 @@ class ModelAdapter(ABC):
     transformers: ClassVar[str] = ""
     """Versions of transformers that have this family, for example `>=5.23`; empty: all supported ones."""
     multimodal: ClassVar[bool] = True
+    needs_images: ClassVar[bool] = False
+    """Whether it takes no prompt without an image."""
     needs_importance_correction: ClassVar[bool] = False
     """Whether engine and trainer log-probabilities differ enough that `importance_correction: auto` truncates."""
     packages: ClassVar[tuple[str, ...]] = ()

@@ -67,6 +67,8 @@ class ImageTextAdapter(ModelAdapter):
         answer_prefix: str = "",
     ) -> Encoded:
         """Encode one prompt with the checkpoint's chat template and processor."""
+        if self.needs_images and not images:
+            raise AdapterError(f"{self.family} takes no prompt without an image: give it one, or leave the prompt out")
         texts = (text, *chain(*shots))
         # The place of an image is markup in some families.
         without_places = [part.replace(PLACE, "\n") for part in texts] if images else texts

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from eval_suite.benchmarks.copies import IMAGE_COLUMNS, Copy, open_copy
+from eval_suite.reporter import nth_row
 from mmcorl.data.pictures import Pictures
 from mmcorl.data.row_parsing import RowError, lookup
 from mmcorl.errors import RunError, UserError
@@ -288,7 +289,7 @@ class Benchmark:
         return list(self._called(self.arrange, rows, doing, f"{copy.where} is no whole copy of {self.name}: {{}}"))
 
     def _item(self, row: Row, where: str) -> Item:
-        which = f"row {row.number} of {where}"
+        which = nth_row(row.number, where)
         refusal = f"{which} cannot be read as {self.name}: {{}}; repair or replace the copy"
         item = self._called(self.read, row, f"reading {which}", refusal)
         if not isinstance(item, Item):

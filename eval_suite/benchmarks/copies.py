@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from eval_suite.reporter import nth_row
 from mmcorl.data.tables import ArrowTable, JsonTable, Table, UnreadableRowError, open_table
 from mmcorl.errors import UserError
 
@@ -40,7 +41,7 @@ class Copy:
         try:
             return self.table.row(number, columns)
         except UnreadableRowError as error:
-            raise UserError(f"row {number} of {self.where} is unreadable: {error}; replace the copy") from error
+            raise UserError(f"{nth_row(number, self.where)} is unreadable: {error}; replace the copy") from error
 
 
 def open_copy(name: str, source: str | Path | None, hub_id: str, config: str | None, split: str) -> Copy:

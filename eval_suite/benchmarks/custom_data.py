@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from eval_suite.answer_form import MATHEMATICS, AnswerForm
 from eval_suite.benchmarks import subset
 from eval_suite.benchmarks.base import Loaded
-from eval_suite.reporter import Reporter
+from eval_suite.reporter import SILENT, Reporter
 from mmcorl.data.columns import USUAL
 from mmcorl.errors import UserError
 from mmcorl.grading.items import Item
@@ -20,10 +20,29 @@ HELD_OUT = {source.replace(":", "_"): kind for source, kind in SOURCES.items()}
 """Problems that need no file, by name: `synthetic:visual` is the set of this kind that demo runs hold out."""
 
 
+HELD_OUT_TOKENS = 256
+"""Tokens of a response to them where nobody names another budget."""
+
+
+def origin_of(name: str, source: str, rows: int, changes: Sequence[str]) -> str:
+    """Say where the problems of an evaluation are from that are no benchmark's."""
+    if name not in HELD_OUT:
+        return f"your own rows, from {source}"
+    which = f"with {' '.join(changes)!r}" if changes else "which demo runs hold out"
+    return f"{rows:,} rows of {source}, {which}; short answers, so up to {HELD_OUT_TOKENS} tokens by default"
+
+
 def held_out(name: str) -> tuple[str, ...]:
     """Return the data settings of a set of `HELD_OUT`; none for other rows."""
     kind = HELD_OUT.get(name)
     return () if kind is None else ("seed=1", f"size={min(400, distinct_rows(kind, SKILLS[kind]))}")
+
+
+def held_out_items(name: str, answers: AnswerForm = MATHEMATICS) -> tuple[Item, ...]:
+    """Return the problems of a set of `HELD_OUT`, as an evaluation asks them."""
+    source = next(source for source in SOURCES if source.replace(":", "_") == name)
+    rows, _ = open_rows(source, held_out(name), answers)
+    return load_rows(rows, name, SILENT, answers).items
 
 
 def data_settings(source: str, changes: Sequence[str]) -> Any:

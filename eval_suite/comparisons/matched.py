@@ -6,6 +6,7 @@ models with as many responses. Pools of other sizes, or of responses sampled dif
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
@@ -203,15 +204,16 @@ def matched(
 
 
 def _benchmarks(agents: Sequence[Evaluation]) -> list[str]:
-    names = list(agents[0].summary["benchmarks"])
-    for agent in agents[1:]:
-        if set(agent.summary["benchmarks"]) != set(names):
-            others = ", ".join(agent.summary["benchmarks"])
+    held = [frozenset(agent.scores) for agent in agents]
+    usual = Counter(held).most_common(1)[0][0]
+    like = agents[held.index(usual)]
+    for agent in agents:
+        if set(agent.scores) != usual:
             raise UserError(
-                f"{agents[0].label!r} holds {', '.join(names)} and {agent.label!r} {others}: one table "
-                "needs the same benchmarks everywhere"
+                f"{agent.label!r} holds {', '.join(agent.scores)} and {like.label!r} {', '.join(like.scores)}: one "
+                "table needs the same benchmarks everywhere, or files of the same ids, questions and known answers"
             )
-    return names
+    return list(like.scores)
 
 
 def _responses(agents: Sequence[Evaluation], names: Sequence[str], votes: int | None) -> tuple[int, int]:

@@ -184,7 +184,13 @@ class Checkpoint:
 
     def _encode(self, settings: Generation, item: Item) -> Encoded:
         text, images, options = self._prompt(settings, item)
-        return self.adapter.encode(self.policy.processor, text, images, **options)
+        try:
+            return self.adapter.encode(self.policy.processor, text, images, **options)
+        except MemoryError:
+            raise
+        except Exception as error:  # over images that `check` knows by their sizes alone
+            why = f"cannot be read: {in_a_line(error)}; leave it out"
+            raise UserError(f"item {item.id!r} of {item.benchmark} {why}") from error
 
     def _prompt(self, settings: Generation, item: Item) -> tuple[str, list[Image.Image], dict[str, Any]]:
         images = [load_image(image, self.vision.max_side) for image in item.images]

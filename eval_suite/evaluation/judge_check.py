@@ -11,7 +11,7 @@ from typing import Any
 
 from eval_suite.evaluation.pipeline import open_judge
 from eval_suite.options import JudgeCheckOptions
-from eval_suite.reporter import SILENT, Reporter, counted
+from eval_suite.reporter import SILENT, Reporter, counted, nth_row
 from eval_suite.responses.row_files import read_rows
 from eval_suite.results.finished import CHECK, Result, open_evaluations
 from eval_suite.results.folder import EvalFolder, save
@@ -222,12 +222,12 @@ def _read(path: Path) -> list[Labelled]:
         texts = {name: "" if row.get(name) is None else str(row[name]) for name in ("gold", "answer")}
         if truth is None or not all(text.strip() for text in texts.values()):
             raise UserError(
-                f"row {number} of {path} has gold {texts['gold']!r}, answer {texts['answer']!r} and correct "
+                f"{nth_row(number - 1, path)} has gold {texts['gold']!r}, answer {texts['answer']!r} and correct "
                 f"{row.get('correct')!r}: give a known answer, an answer, and true or false"
             )
         choices = row.get("choices")
         if choices is not None and not (isinstance(choices, list) and all(isinstance(each, str) for each in choices)):
-            raise UserError(f"row {number} of {path} has choices {choices!r:.60}: give a list of texts, or none")
+            raise UserError(f"{nth_row(number - 1, path)} has choices {choices!r:.60}: give a list of texts, or none")
         name = str(row.get("id", number))
         if name in ids:
             raise UserError(f"id {name!r} stands twice in {path}: give each row its own")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from eval_suite.answer_form import MATHEMATICS, answer_form, answers_of
-from eval_suite.benchmarks import subset
+from eval_suite.benchmarks import custom_data, subset
 from eval_suite.benchmarks.custom_data import HELD_OUT, held_out, load_rows, open_rows, require_answers
 from eval_suite.benchmarks.tasks import BENCHMARKS, Loaded, parse_benchmarks, unjudged
 from eval_suite.evaluation import steps
@@ -236,7 +236,7 @@ class EvalJob:
             style, usual, greedy = _usual(name)
             if name in HELD_OUT and trained is not None and each.style is None:
                 each = each.model_copy(update={"style": "as-trained"})
-            most = 256 if name in HELD_OUT else 16384
+            most = custom_data.HELD_OUT_TOKENS if name in HELD_OUT else 16384
             samples = usual if each.samples is None else each.samples
             temperature = each.temperature
             if temperature is None:
@@ -414,7 +414,7 @@ def _own_rows(
         ) from error
     if trained is not None:
         notes.append(f"answers compared {how_compared(loaded.items[0])}, as trained (`relation` says otherwise)")
-    origin = f"demo problems ({', '.join(held_out(name))})" if name in HELD_OUT else f"your own rows, from {source}"
+    origin = custom_data.origin_of(name, source, loaded.rows, options.data_set)
     return replace(loaded, notes=(origin, *notes, *loaded.notes))
 
 

@@ -195,5 +195,6 @@ def facts_difference(a: Mapping[str, Any] | None, b: Mapping[str, Any] | None) -
         return None if a is b else ", ".join(names)
     for key in sorted({*a, *b}):
         if a.get(key) != b.get(key):
-            return f"{key}: {a.get(key)}, {b.get(key)}"
+            usual = "commitment" if key == "reading" else "none"
+            return f"{key}: {', '.join(str(usual if facts.get(key) is None else facts[key]) for facts in (a, b))}"
     return None

@@ -10,7 +10,8 @@ token limit came before an answer), `unclosed`, `unclosed_rate` (ended by itself
 closes), `no_answer`, `no_answer_rate` (another response without an answer), `out_of_time` (not credited by rules
 because the comparison took too long),
 `judge_recovered`, `judge_refused`, `judge_failed`, `judge_unclear`, `judge_pending` (could be judged, were not);
-`unasked` (items that could not be put to the model), `sub_scores`, `caveats` (why official ones are left out), `asked`
+`unasked` (items that could not be put to the model), `sub_scores`, `caveats` (why official ones are left out, known
+answers that are no option), `asked`
 (prompt and sampling; null for responses from elsewhere), `form_of` (the benchmark of which this is another form),
 `grader`, `judge`, `full_n`, `items` (hash of ids and fingerprints), for votes `tie_rule`, `ties`, for code `sandbox`.
 Where answers are scored and not only right or wrong: `score` (the mean), `score_name`, `score_interval`, and
@@ -20,6 +21,7 @@ Where answers are scored and not only right or wrong: `score` (the mean), `score
 from __future__ import annotations
 
 import hashlib
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -30,6 +32,7 @@ from eval_suite.metrics.aggregate import Score, aggregate, default_aggregation
 from eval_suite.metrics.outcomes import Outcome
 from eval_suite.metrics.prompt_protocol import Asked
 from eval_suite.metrics.sampled import right_samples, summarised
+from eval_suite.reporter import counted
 from mmcorl.answers.relation_base import Relation
 from mmcorl.answers.relation_table import RELATIONS
 from mmcorl.apps.analysis.statistics import by_unit, clustered_interval, mean_interval, wilson
@@ -40,6 +43,7 @@ from mmcorl.grading.items import Item, Key
 from mmcorl.grading.rules import OUT_OF_TIME
 from mmcorl.labels.voting import TieRule
 
+_LETTER_OR_NUMBER = re.compile(r"[A-Z]|[+-]?\d+(?:\.\d+)?")
 JUDGE_FACTS = ("model", "prompt_version")
 
 
@@ -109,7 +113,7 @@ def summarise(
                 "tie_rule": score.tie_rule,
                 "ties": score.ties,
                 "sub_scores": _sub_scores(benchmark, members, shares) | _official_mean(mean, len(members)),
-                "caveats": _caveats(benchmark, members, shares, judge),
+                "caveats": _caveats(benchmark, members, shares, judge, relations),
                 **_counts(members, graded, judge),
                 "vlmevalkit": _as_vlmevalkit(graded, vlmevalkit or {}),
                 "asked": (asked or {}).get(name),
@@ -146,11 +150,30 @@ def _sub_scores(benchmark: Benchmark | None, items: Sequence[Item], shares: Mapp
 
 
 def _caveats(
-    benchmark: Benchmark | None, items: Sequence[Item], shares: Mapping[str, float], judge: Mapping[str, Any] | None
+    benchmark: Benchmark | None,
+    items: Sequence[Item],
+    shares: Mapping[str, float],
+    judge: Mapping[str, Any] | None,
+    relations: Relations,
 ) -> list[str]:
     if benchmark is None:
-        return []
+        return _without_option(items, relations)
     return [*benchmark.caveats(items, shares), *([RULES_ALONE] if benchmark.judged and judge is None else [])]
+
+
+def _without_option(items: Iterable[Item], relations: Relations) -> list[str]:
+    """Say of how many of one's own rows the known answer, a letter or a number, is none of the options."""
+    none = []
+    for item in items:
+        gold, options = item.gold.strip(), item.choices
+        if item.relation is not None or not options or not _LETTER_OR_NUMBER.fullmatch(gold) or gold in options:
+            continue
+        if not relations.of(item).options(gold, options).labels:
+            none.append(f"id {item.id!r}, {gold!r} with {len(options)} options")
+    if not none:
+        return []
+    count = counted(len(none), "known answer is", "known answers are")
+    return [f"{count} none of the options, so that no option is right (first: {none[0]}): correct the file"]
 
 
 def _as_vlmevalkit(outcomes: Iterable[Outcome], theirs: Mapping[Key, bool]) -> dict[str, int] | None:

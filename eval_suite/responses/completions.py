@@ -1,7 +1,7 @@
 """What a row says of its responses beside their text: how each ended, and whether it continues a thought of the prompt.
 
-Servers and harnesses say it in several ways: completions of APIs as objects (OpenAI's, also in a batch; Anthropic's
-messages; Ollama's), a reason why the response ended, thoughts in a column of their own, or the rendered prompt.
+Servers and harnesses say it in several ways: completions of APIs as objects (OpenAI's chats and responses, Anthropic's
+messages, also in a batch; Ollama's), a reason why it ended, thoughts in a column of their own, or the rendered prompt.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ _THOUGHTS = THOUGHT_COLUMNS[0]
 def unwrapped(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return a row; one that holds an API's completion with its texts, reasons and thoughts in columns of their own."""
     completions = _completions(row)
+    if completions is None and _brought_none(row):
+        completions = [(None, None, None)]
     if completions is None:
         return dict(row)
     texts, endings, thoughts = zip(*completions, strict=True) if completions else ((), (), ())
@@ -31,6 +33,17 @@ def unwrapped(row: Mapping[str, Any]) -> dict[str, Any]:
     named = {"id": row["custom_id"]} if "custom_id" in row else {}
     kept = {key: value for key, value in row.items() if key not in ("choices", *_WITHIN)}
     return kept | named | {"response": list(texts), _ENDING: list(endings), _THOUGHTS: list(thoughts)}
+
+
+def _brought_none(row: Mapping[str, Any]) -> bool:
+    """Return whether a row is the line of a request in a batch, OpenAI's or Anthropic's, that failed."""
+    if "custom_id" not in row:
+        return False
+    response, result = row.get("response"), row.get("result")
+    if isinstance(result, Mapping):
+        return result.get("type") in ("errored", "canceled", "expired")
+    refused = isinstance(response, Mapping) and response.get("status_code", 200) != 200
+    return refused or ("response" in row and response is None)
 
 
 def _completions(value: Any, depth: int = 3) -> list[tuple[Any, Any, Any]] | None:
@@ -42,11 +55,27 @@ def _completions(value: Any, depth: int = 3) -> list[tuple[Any, Any, Any]] | Non
         return [_completion(choice.get("message") or choice, choice) for choice in choices]
     if value.get("role") == "assistant" and "content" in value:
         return [_completion(value, value)]
+    items = value.get("output")
+    if isinstance(items, list) and (value.get("object") == "response" or any(map(_is_message, items))):
+        return [_of_items(value, items)]
     for key in _WITHIN:
         if (within := _completions(value.get(key), depth - 1)) is not None:
             around = within[0][1] if within and within[0][1] is not None else _first(value, FINISH_COLUMNS)
             return [(text, around if len(within) == 1 else ending, thoughts) for text, ending, thoughts in within]
     return None
+
+
+def _is_message(item: Any) -> bool:
+    return isinstance(item, Mapping) and item.get("type") == "message" and "content" in item
+
+
+def _of_items(body: Mapping[str, Any], items: Sequence[Any]) -> tuple[Any, Any, Any]:
+    """Return the completion of a body of OpenAI's Responses API: the texts of its messages, beside its reasoning."""
+    if body.get("status") in ("failed", "cancelled"):
+        return None, None, None
+    texts = [_completion(item, item)[0] for item in items if _is_message(item)]
+    thoughts = "…" if any(isinstance(item, Mapping) and item.get("type") == "reasoning" for item in items) else None
+    return "".join(texts) if texts else None, body.get("incomplete_details") or body.get("status"), thoughts
 
 
 def _is_choice(choice: Any) -> bool:

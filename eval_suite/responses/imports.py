@@ -17,7 +17,7 @@ from string import ascii_uppercase
 from typing import Any
 
 from eval_suite.answer_form import MATHEMATICS, AnswerForm, bare_place, is_plain, literal
-from eval_suite.reporter import counted
+from eval_suite.reporter import counted, nth_row
 from eval_suite.responses.completions import THOUGHT_COLUMNS, continued_thoughts, endings, thoughts_apart, unwrapped
 from eval_suite.responses.row_files import TABLES, read_rows
 from eval_suite.responses.vlmevalkit import ResultTable
@@ -125,8 +125,10 @@ class ResponseFile:
     def __iter__(self) -> Iterator[Imported]:
         """Yield the responses in file order."""
         drawn: dict[str, int] = {}
-        for index, row in enumerate(map(unwrapped, filter(self._is_read, read_rows(self.path)))):
-            where = f"{self.path}, row {index}"
+        for index, stored in enumerate(read_rows(self.path)):
+            if not self._is_read(stored):
+                continue
+            row, where = unwrapped(stored), nth_row(index, self.path)
             doc = row.get("doc") if isinstance(row.get("doc"), dict) else {}
             merged = {**{key: value for key, value in (doc or {}).items() if key not in row}, **row}
             texts = _texts(merged, where)
@@ -285,7 +287,7 @@ def _sample_numbers(given: Mapping[str | None, int], path: Path) -> dict[str, in
     `given`: its values, None where it has none, and the row of each that came first.
     """
     if None in given and len(given) > 1:
-        raise UserError(f"{path}, row {given[None]} has no sample number, but other rows have: number all or none")
+        raise UserError(f"{nth_row(given[None], path)} has no sample number, but other rows have: number all or none")
     names = [name for name in given if name is not None]
     order = sorted(names, key=float) if all(map(_is_number, names)) else sorted(names)
     return {name: number for number, name in enumerate(order)} or None

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from eval_suite.answer_form import MATHEMATICS, AnswerForm, listed
+from eval_suite.benchmarks.custom_data import held_out_items
 from eval_suite.benchmarks.tasks import BENCHMARKS, parse_benchmarks
 from eval_suite.reporter import counted
 from eval_suite.responses.imports import (
@@ -77,22 +78,23 @@ def read_answers(
     own_name: bool = False,
     answers: AnswerForm = MATHEMATICS,
 ) -> AnsweredProblems:
-    """Read a file of responses to the problems of `benchmark` (NAME[=PATH]), or to those that it brings itself.
+    """Read a file of responses to the problems of `benchmark` (NAME[=PATH], or natural:KIND), or to those it brings.
 
     `golds`: its own problems need known answers. `own_name`: they may go by the name of the benchmark that the file
     states, instead of that of the file. `answers`: what these are, where they are no mathematics; a
     benchmark says so itself.
     `read_responses` and `join` say what is refused.
     """
-    if benchmark and answers.relation is not None:
+    made = benchmark is not None and benchmark.startswith(("natural:", "synthetic:"))
+    if benchmark and not made and answers.relation is not None:
         raise UserError(
             f"relation={answers.relation} is for rows of your own, and {benchmark} says itself how its answers are "
             "compared: leave one of them out"
         )
     rows, notes = read_responses(path, golds=golds and not benchmark, answers=answers)
     if benchmark:
-        ((name, source),) = parse_benchmarks(benchmark).items()
-        whole = BENCHMARKS[name].load(source).items
+        ((name, source),) = parse_benchmarks(benchmark, own_rows=made).items()
+        whole = held_out_items(name, answers) if made else BENCHMARKS[name].load(source).items
         ids, how = join(rows, whole, name, str(path))
         notes.append(f"problems of {name} are found by {how}")
         answered = set(ids.values())

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from eval_suite.reporter import nth_row
 from mmcorl.data.tables import UnreadableRowError, json_lines
 from mmcorl.errors import UserError
 from mmcorl.system.install_hints import install
@@ -36,7 +37,7 @@ def read_rows(path: Path) -> Iterator[dict[str, Any]]:
             if isinstance(row, UnreadableRowError):
                 raise UserError(f"{path} cannot be read: {row}; repair or remove the line")
             if not isinstance(row, dict):
-                raise UserError(f"{path}, row {number} is not an object: give one object per response")
+                raise UserError(f"{nth_row(number, path)} is not an object: give one object per response")
             yield row
     except (UnicodeDecodeError, RecursionError, csv.Error) as error:
         reason = "it is nested too deep" if isinstance(error, RecursionError) else str(error)

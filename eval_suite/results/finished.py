@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -194,7 +195,10 @@ def open_evaluations(paths: Sequence[Path]) -> list[Evaluation]:
 
 
 def _under_one_name(evaluations: list[Evaluation]) -> list[Evaluation]:
-    """Let graded files of different names that answer the same problems, their own, go by one name."""
+    """Let graded files of different names that answer the same problems, their own, go by one name.
+
+    Where some answer others, those of the problems that most of them answer do.
+    """
     names = [name for evaluation in evaluations for name in evaluation.scores]
     files = ["responses" in evaluation.folder.manifest for evaluation in evaluations]
     if not all(files) or any(name in BENCHMARKS for name in names) or len(names) > len(files) or len({*names}) == 1:
@@ -205,8 +209,12 @@ def _under_one_name(evaluations: list[Evaluation]) -> list[Evaluation]:
         marks = {id: mark for (_, id), mark in folder.fingerprints().items()}
         scores = evaluation.scores[name] | {"items": items_hash(marks)}
         renamed.append(replace(evaluation, folder=folder, summary={"benchmarks": {OWN_PROBLEMS: scores}}))
-    alike = len({evaluation.scores[OWN_PROBLEMS]["items"] for evaluation in renamed}) == 1
-    return renamed if alike else evaluations
+    problems = [evaluation.scores[OWN_PROBLEMS]["items"] for evaluation in renamed]
+    usual, count = Counter(problems).most_common(1)[0]
+    return [
+        new if count > 1 and items == usual else old
+        for old, new, items in zip(evaluations, renamed, problems, strict=True)
+    ]
 
 
 def labels_of(paths: Sequence[Path]) -> list[str]:

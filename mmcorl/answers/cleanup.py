@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import html
+import json
 import re
 import unicodedata
+from itertools import pairwise
+
+from mmcorl.answers.words import MINUS, ranked
 
 # An unescaped string literal turns the backslash and first letter of a LaTeX command into a control character
 # (`"\boxed"` is backspace + "oxed"), which tells the letter.
@@ -46,6 +51,83 @@ def strip_noise(text: str) -> str:
 
 
 _INVISIBLE = frozenset({"Cc", "Cf", "Cs"})
+
+
+# Pairs of tags that set type; in `a<b>c` stands no pair. A power or index is mathematics.
+_TAG = re.compile(
+    r"<(sup|sub|b|i|u|p|em|strong|span|div|code|mark|small|big|font|center)(?:\s[^<>]{0,80})?>(.{0,400}?)</\1>",
+    re.IGNORECASE | re.DOTALL,
+)
+_SCRIPTS = {"sup": "^", "sub": "_"}
+_BREAK = re.compile(r"<br\s?/?>", re.IGNORECASE)
+_ENTITY = re.compile(r"&(?:#\d{2,5}|#x[\da-f]{2,5}|[A-Za-z]{2,8}\d{0,2});")
+# As in CommonMark, marks touch what they emphasise and no other word: in `2**3**2` they are powers.
+_EMPHASIS = re.compile(
+    r"(?<![^\s(\[{:,;\"'=—–])(\*\*|__|`{1,3})(?=[^\s*`])([^*`\n]{1,400}?)(?<=\S)\1(?![\w*`])"
+    r"|^([*_])(?=[^\s*_])([^*_\n]{1,400})(?<=\S)\3(?=[\s.,;:])|^\#{1,6} (?=\S)"
+)
+_MARKUP = re.compile(r"[<&*`#\n①-⑳]|__|^_|^1[.)]\s")
+_BULLET = re.compile(r"[-*•+]\s+(\S.*)|(-?\d[\d.,/]*%?|[A-Z])")
+_NUMBERED = re.compile(r"(?:(?<=[\s,;])|^)(?:([1-9])[.)]\s+(?=\S)|([①-⑨])\s?(?![①-⑨\s]))")
+_CIRCLED_DIGITS = re.compile(r"[①-⑳](?=\d)|(?<=\d)[①-⑳]")
+_CIRCLED = re.compile(r"[①-⑳](?:[\s、,，和;；]*[①-⑳])+")
+
+
+def without_markup(text: str) -> str:
+    """Return an answer without the marks of markdown and HTML that set type, and the one value of a JSON object."""
+    text = ranked(text) or text
+    text = "does not exist" if text in ("DNE", "D.N.E.", r"\text{DNE}") else text
+    if text[:1] in ("{", "[") and '"' in text:
+        text = _value_of_object(text)
+    minus = MINUS.match(text)
+    if minus is not None and (
+        text[minus.end()].isdigit() or text[minus.end() :].lower() in ("infinity", "∞", r"\infty")
+    ):
+        text = f"-{text[minus.end() :]}"
+    if _MARKUP.search(text) is None:
+        return text
+    if "<" in text:
+        for _ in range(4):
+            text = _TAG.sub(_content, text)
+        text = _BREAK.sub("\n", text)
+    text = _ENTITY.sub(lambda entity: html.unescape(entity.group()), text)
+    return _listed(_EMPHASIS.sub(lambda mark: mark.group(2) or mark.group(4) or "", text))
+
+
+def _listed(text: str) -> str:
+    """Return `C, A` for one item a line, `(1) C (2) A` for numbered ones, and `1, 3` for the statements ①③."""
+    if _CIRCLED.fullmatch(text):
+        return ", ".join(str(int(unicodedata.numeric(char))) for char in text if "①" <= char <= "⑳")
+    items = [_BULLET.fullmatch(line.strip()) for line in text.splitlines() if line.strip()]
+    if len(items) > 1 and all(items):
+        return ", ".join(item.group(1) or item.group(2) for item in items if item)
+    marks = list(_NUMBERED.finditer(text))
+    numbers = [unicodedata.digit(mark.group(1) or mark.group(2)) for mark in marks]
+    apart = all(text[a.end() : b.start()].strip(" ,;\n") for a, b in pairwise(marks))
+    if len(marks) < 2 or marks[0].start() or numbers != list(range(1, len(marks) + 1)) or not apart:
+        # A label and its value make no number together.
+        return _CIRCLED_DIGITS.sub(lambda mark: f"{mark.group()}# ", text)
+    return _NUMBERED.sub(lambda mark: f", ({unicodedata.digit(mark.group(1) or mark.group(2))}) ", text).strip(" ,")
+
+
+def _content(tag: re.Match[str]) -> str:
+    script = _SCRIPTS.get(tag.group(1).lower())
+    return f"{script}{{{tag.group(2)}}}" if script else tag.group(2)
+
+
+def _value_of_object(text: str) -> str:
+    """Return the one value of an object, or its one list: `[1, 2]` of `{"point_2d": [1, 2], "label": "dog"}`."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    value = value[0] if isinstance(value, list) and len(value) == 1 else value
+    if not isinstance(value, dict):
+        return text
+    values = [held for held in value.values() if len(value) == 1 or isinstance(held, list)]
+    if len(values) != 1 or not isinstance(values[0], str | int | float | list):
+        return text
+    return values[0] if isinstance(values[0], str) else json.dumps(values[0])
 
 
 def strip_special_tokens(text: str) -> str:

@@ -149,7 +149,9 @@ class Comparison:
             return self._same_in_order(a.parts, b.parts)
         labelled, plain = (a, b) if a.kind == "parts" else (b, a)
         values = tuple(part.parts[0] for part in labelled.parts)
-        return plain.kind == "list" and not plain.brackets and self._same_in_order(values, plain.parts)
+        # `True, False` is words.
+        others = tuple(map(parse, plain.text.split(", "))) if plain.kind == "words" else plain.parts
+        return plain.kind in ("list", "words") and not plain.brackets and self._same_in_order(values, others)
 
     def _same_labelled(self, a: ParsedAnswer, b: ParsedAnswer) -> bool:
         """`B. 45°` against `B`, `B: 45` or `45°`: what one side omits cannot contradict the other."""

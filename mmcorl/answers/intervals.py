@@ -35,7 +35,7 @@ def interval(answer: ParsedAnswer) -> Interval | None:
 Same = Callable[[ParsedAnswer, ParsedAnswer], bool]
 _REALS = re.compile(
     r"(?:[A-Za-z]\\in ?)?(?:\\mathbb ?\{?R\}?|(?:the )?(?:set of )?(?:all )?real numbers|all reals)"
-    r"(?:\\(?:setminus|backslash) ?\\\{([^,{}]{1,40})\\\})?",
+    r"(?:\\(?:setminus|backslash) ?\\\{([^,{}]{1,40})\\\}|,? (?:except|other than)(?: for)? (?:x ?= ?)?(\S{1,40}))?",
     re.IGNORECASE,
 )
 
@@ -43,7 +43,8 @@ _REALS = re.compile(
 def region(answer: ParsedAnswer) -> tuple[Interval, ...] | None:
     """Return the intervals that an answer unites: of `x < 1 or x > 2`, `(1, 2) \\cup (3, 4)`, `x \\ne 3`, the reals."""
     if (reals := _REALS.fullmatch(answer.text)) is not None:
-        return _without(parse(reals.group(1)), None) if reals.group(1) else (Interval(None, None, False, False, None),)
+        gap = reals.group(1) or reals.group(2)
+        return _without(parse(gap), None) if gap else (Interval(None, None, False, False, None),)
     if (alone := interval(answer)) is not None:
         return (alone,)
     if answer.kind == "relation" and r"\ne" in answer.body:

@@ -9,9 +9,9 @@ import re
 import unicodedata
 from functools import lru_cache
 
-from mmcorl.answers.cleanup import strip_noise
+from mmcorl.answers.cleanup import strip_noise, without_markup
 from mmcorl.answers.grammar import FUNCTIONS, GREEK, THEREFORE, split_top_level
-from mmcorl.answers.notation import date, system, with_subscripts, without_chemistry
+from mmcorl.answers.notation import date, system, with_brackets, with_round_groups, with_subscripts, without_chemistry
 from mmcorl.answers.units import PERSONS, ROMAN_UNITS, split_unit, with_unit_quotients, with_units
 
 MAX_LENGTH = 4096
@@ -25,6 +25,10 @@ _SUPERSCRIPT_RUN = re.compile(f"[{''.join(_SUPERSCRIPTS)}]+")
 _SUBSCRIPT_RUN = re.compile(f"[{''.join(_SUBSCRIPTS)}]+")
 _VULGAR = re.compile("[¼½¾⅐-⅞]")
 
+_GREEK_LETTERS = (
+    "alpha beta gamma delta epsilon zeta eta theta kappa lambda mu nu xi rho sigma tau phi chi psi omega mu "
+    "Gamma Delta Theta Lambda Xi Pi Sigma Phi Psi Omega"
+)
 _CHARACTERS = str.maketrans(
     {
         "−": "-", "–": "-", "—": "-", "‐": "-", "‑": "-", "﹣": "-", "－": "-",
@@ -32,12 +36,13 @@ _CHARACTERS = str.maketrans(
         "π": r"\pi ", "∞": r"\infty ", "√": r"\sqrt ", "∛": r"\sqrt[3]", "∶": ":",
         "±": r"\pm ", "∠": r"\angle ", "△": r"\triangle ",
         "≤": r"\le ", "⩽": r"\le ", "≥": r"\ge ", "⩾": r"\ge ", "≠": r"\ne ", "≈": r"\approx ",
+        "∨": " or ", "∧": " and ", "ℝ": r"\mathbb{R}", "ℤ": r"\mathbb{Z}", "ℕ": r"\mathbb{N}", "∖": r"\setminus ",
+        "⌊": r"\lfloor ", "⌋": r"\rfloor ", "⌈": r"\lceil ", "⌉": r"\rceil ", "∥": r"\parallel ", "⊥": r"\perp ",
+        "≅": r"\cong ", "⇒": r"\to ",
         "∘": r"\circ ", "∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ", "∅": r"\emptyset ", "→": r"\to ", "∴": "",
-        "α": r"\alpha ", "β": r"\beta ", "γ": r"\gamma ", "δ": r"\delta ", "θ": r"\theta ", "λ": r"\lambda ",
-        "μ": r"\mu ", "µ": r"\mu ", "σ": r"\sigma ", "φ": r"\phi ", "ω": r"\omega ", "Δ": r"\Delta ",
-        "ρ": r"\rho ", "Ω": r"\Omega ",
         "º": "°", "˚": "°", "掳": "°", "。": ".", "、": ",", "，": ",", "；": ";",
         "“": '"', "”": '"', "‘": "'", "’": "'", "′": "'",
+        **{a: rf"\{name} " for a, name in zip("αβγδεζηθκλμνξρστφχψωµΓΔΘΛΞΠΣΦΨΩ", _GREEK_LETTERS.split(), strict=True)},
         "\u2009": r"\,", "\u202f": r"\,", "\u00a0": r"\,",
     }
 )  # fmt: skip
@@ -99,6 +104,7 @@ _COMMAND_NAMES = (
 )
 _COMMANDS = FUNCTIONS | frozenset(_COMMAND_NAMES.split())
 _COMMAND = re.compile(r"(?<!\\)\\[A-Za-z]")
+_GAP_BEHIND = re.compile(r"(?:\s|\\[,;: ]|~)+\Z")
 _ENDS_COMMAND = re.compile(r"\\[A-Za-z]+\Z")
 _DOUBLED_COMMAND = re.compile(r"\\\\[A-Za-z]{2,}")
 _DOUBLED = re.compile(r"\\\\(?=[A-Za-z]{2,}|[{}%!,;:]|\$\s*\d)")
@@ -122,7 +128,7 @@ _DECIMAL_COMMA = re.compile(
 )
 # A number of people is whole: `12.500 Einwohner`.
 _POINTS = re.compile(
-    rf"(?<![\d.,])(?:\d{{1,3}}(?:\.\d{{3}}){{2,6}}(?![\d.,])|[1-9]\d{{0,2}}\.\d{{3}}(?=\s?(?:{'|'.join(PERSONS)})$))"
+    rf"(?<![\d.,])(?:\d{{1,3}}(?:\.\d{{3}}){{2,6}}(?![\d.,])|[1-9]\d{{0,2}}\.\d{{3}}(?=\s?(?:EUR|{'|'.join(PERSONS)})\s*$))"
 )
 # `8\sqrt{3}{squareinches}`: words in braces that are no argument.
 _BRACED_WORDS = re.compile(r"(\\frac\s?\{[^{}]*\})?(?<=[}\d)i])\s{0,4}\{([A-Za-z][A-Za-z. ]{3,20})\}\s{0,4}$")
@@ -153,9 +159,11 @@ _NOT_EQUAL = re.compile(r"(?<!\d)!=")
 _SIGN_SYNONYMS = (("<=", r"\le "), (">=", r"\ge "), ("...", r"\ldots "), ("**", "^"), ("*", r"\cdot "))
 _LETTERS = re.compile(r"[A-Za-z]")
 _WORDS = re.compile(
-    rf"(?<![A-Za-z\\])(infinity|inf|pi|sqrt(?=\s*[({{\d])|{'|'.join(sorted(_COMMANDS_FROM_WORDS))})(?![A-Za-z])"
+    rf"(?<![A-Za-z\\])(infinity|inf|pi|a(?:sin|cos|tan)|sqrt(?=\s*[({{\d])|{'|'.join(sorted(_COMMANDS_FROM_WORDS))})(?![A-Za-z])"
 )
-_WORD_COMMANDS = {"infinity": r"\infty ", "inf": r"\infty "}
+_WORD_COMMANDS = {"infinity": r"\infty ", "inf": r"\infty "} | {
+    f"a{name}": rf"\arc{name} " for name in ("sin", "cos", "tan")
+}
 _PREFIX = re.compile(
     r"(?:so |thus |hence |therefore,? )?(?:the )?(?:final |correct )?(?:answer(?: is|:| is:)|ans[.:]{1,2})\s*(?=\S)",
     re.IGNORECASE,
@@ -170,15 +178,19 @@ _CURRENCY = re.compile(
     r"(?:\s{0,4}(thousand|million|billion|trillion|bn)|([kKmMbB]))?(?![A-Za-z])"
 )
 _MAGNITUDES = {"k": "thousand", "m": "million", "b": "billion", "bn": "billion"}
-_CURRENCY_BEHIND = re.compile(r"(?<=\d)\s{0,4}(\\\$|£|€|¥|₹)(?!\s{0,4}[\d.])")
-_CURRENCY_NAMES = {r"\$": "USD", "£": "GBP", "€": "EUR", "¥": "CNY", "₹": "INR"}
+_CURRENCY_BEHIND = re.compile(r"(?<=\d)\s{0,4}(\\\$|£|€|¥|₹|¢)(?!\s{0,4}[\d.])")
+_CURRENCY_NAMES = {r"\$": "USD", "£": "GBP", "€": "EUR", "¥": "CNY", "₹": "INR", "¢": "cent"}
+# Two decimals, or groups of three before the sign: `12,50 €`, `€3,99`, `1.250 €`.
+_PRICE = re.compile(r"(?<![\d.,])(\d{1,9}),(\d\d)(?=\s?(?:€|EUR|euros?)\s*$)|(?<=€)(\d{1,9}),(\d\d)(?![\d,])")
 # `(+3, -4)`; after anything else a plus adds.
 _IDLE_PLUS = re.compile(r"(?<=[(\[{,=])(\s{0,4})\+(?=[\d.\\A-Za-z(])")
 _TIMES_TEN = re.compile(r"(?<=\d)\s{0,4}[xX]\s{0,4}(?=10\s{0,4}\^)")
 _CHINESE_AND = re.compile(r"(?<=[\dA-Za-z)\]}°%])\s{0,4}(或者?|和|与|及|以及|和/或)\s{0,4}(?=[\dA-Za-z(\[\\-])")
 _PLAIN_NUMBER = re.compile(r"-?[0-9]{1,64}(?:\.[0-9]{1,64})?")
-_TOKEN = re.compile(r"\\[A-Za-z]+|\\.|\d+(?:\.\d+)?|\.\d+|[A-Za-z]+|\s+|.", re.DOTALL)
+_TOKEN = re.compile(r"\\[A-Za-z]+|\\.|\d+(?:\.\d+)?|\.\d+|[A-Za-zÀ-ɏЀ-ӿ]+|\s+|.", re.DOTALL)
 _BREAK_BEFORE_DOLLAR = re.compile(r"\\\\\s{0,4}\$\s{0,4}\Z")
+# `x^{2}3` is no power of 23.
+_SHORT_SCRIPT = re.compile(r"([\^_])\{([A-Za-z0-9])\}(?!\d)")
 _QUOTES = (("**", "**"), ("*", "*"), ("__", "__"), ("```", "```"), ("`", "`"), ('"', '"'), ("'", "'"))
 
 
@@ -193,6 +205,7 @@ def _cleaned(answer: str) -> str:
         return text
     if len(text) > MAX_LENGTH:
         return " ".join(text.split())
+    text = without_markup(text)
     for _ in range(4):
         spelled = _once(text)
         if spelled == text:
@@ -285,7 +298,7 @@ def _unwrap(text: str) -> str:
 
 
 def _latex(text: str) -> str:
-    text = with_units(text)
+    text = with_brackets(with_units(text))
     text = _TIE.sub(" ", text) if "~" in text else text
     if r"\begin" in text:
         text = system(text)
@@ -321,25 +334,22 @@ def _latex(text: str) -> str:
     for sign, replacement in _SIGN_SYNONYMS:
         if sign in text:
             text = text.replace(sign, replacement)
+    text = _PRICE.sub(lambda m: f"{m.group(1) or m.group(3)}.{m.group(2) or m.group(4)}", text) if "," in text else text
     if "$" in text or not text.isascii():
         text = _CURRENCY_BEHIND.sub(lambda m: f" {_CURRENCY_NAMES[m.group(1)]} ", _CURRENCY.sub(_amount, text))
     text = _IDLE_PLUS.sub(r"\1", text) if "+" in text else text
     text = _LOOSE_DEGREES.sub("°", text) if "^" in text or r"\circ" in text else text
-    text = (
-        _GOES_ON.sub(lambda m: rf"{m.group(1)}\overline{{{m.group(2) or m.group(3)}}}", text)
-        if r"\ldots" in text
-        else text
-    )
+    if r"\ldots" in text:
+        text = _GOES_ON.sub(lambda m: rf"{m.group(1)}\overline{{{m.group(2) or m.group(3)}}}", text)
     if _LETTERS.search(text):
         text = _TIMES_TEN.sub(r"\\times ", text)
         text = _WORDS.sub(lambda word: _WORD_COMMANDS.get(word.group(1), rf"\{word.group(1)} "), text)
     if "\\" in text:
         text = _FRACTION_HEAD.sub(_braced_fraction, text)
         text = _BARE_ROOT.sub(r"\\sqrt\1{\2}", text)
-        text = _round_groups(text)
-    if "U" in text:
-        text = _UNION.sub(r"\\cup ", text)
-    text = with_subscripts(text) if "_" in text or "base" in text else text
+        text = with_round_groups(text)
+    text = _UNION.sub(r"\\cup ", text) if "U" in text else text
+    text = with_subscripts(text)
     text = _without_thousands(text)
     if _SPACED_THOUSANDS.fullmatch(text.strip()):
         text = text.replace(" ", "")
@@ -349,7 +359,7 @@ def _latex(text: str) -> str:
 def _roman(match: re.Match[str]) -> str:
     content = match.group(1)
     bare = content.replace("~", " ").strip()
-    before = match.string[max(0, match.start() - 16) : match.start()].rstrip()
+    before = _GAP_BEHIND.sub("", match.string[max(0, match.start() - 16) : match.start()])
     after_value = before[-1:] in ("}", ")") or before[-1:].isdigit() or before.endswith(r"\pi")
     if after_value and bare in ROMAN_UNITS:
         return f" {ROMAN_UNITS[bare]} "
@@ -385,36 +395,9 @@ def _prefixed(match: re.Match[str]) -> str:
     return rf"\{_INFIX_NAMES[name]}{{{above.strip()}}}{{{below.strip()}}}"
 
 
-def _round_groups(text: str) -> str:
-    """Put braces in `\\sqrt(2)` and `x^(1/2)`, whose parentheses group rather than multiply."""
-    for head in (r"\sqrt", "^"):
-        position = 0
-        # An answer has few groups; the bound keeps unclosed parentheses cheap.
-        for _ in range(32):
-            if (position := text.find(head, position)) < 0:
-                break
-            start = position + len(head)
-            while start < len(text) and text[start] == " ":
-                start += 1
-            end = _closing(text, start) if start < len(text) and text[start] == "(" else -1
-            if end > 0:
-                text = f"{text[:position]}{head}{{{text[start + 1 : end]}}}{text[end + 1 :]}"
-            position += len(head)
-    return text
-
-
-def _closing(text: str, start: int) -> int:
-    depth = 0
-    for index in range(start, len(text)):
-        depth += (text[index] == "(") - (text[index] == ")")
-        if depth == 0:
-            return index
-    return -1
-
-
 def _without_thousands(text: str) -> str:
     """Join `7,425,000` to one number, except inside brackets, where a comma separates."""
-    if text.count(".") > 1 or ("." in text and text[-1].isalpha()):
+    if text.count(".") > 1 or ("." in text and text.rstrip()[-1].isalpha()):
         text = _POINTS.sub(lambda match: match.group().replace(".", ""), text)
     if "," not in text:
         return text
@@ -434,7 +417,7 @@ def _inside_brackets(text: str, end: int) -> bool:
 
 def _join(text: str) -> str:
     """Join tokens with one space between words or numbers and none elsewhere; drop idle braces."""
-    tokens = _drop_braces(_TOKEN.findall(text))
+    tokens = _drop_braces(_TOKEN.findall(_SHORT_SCRIPT.sub(r"\1\2", text)))
     out: list[str] = []
     spaced = False
     for token in tokens:
@@ -446,7 +429,7 @@ def _join(text: str) -> str:
             out.append(" ")
         out.append(token)
         spaced = False
-    joined = re.sub(r"([\^_])\{([A-Za-z0-9])\}", r"\1\2", "".join(out))
+    joined = _SHORT_SCRIPT.sub(r"\1\2", "".join(out))
     # A comma is followed by a space: thousands separators are gone, and `32, 349` must stay two numbers.
     joined = re.sub(r",(?=\S)", ", ", joined)
     joined = re.sub(r"\^(-?\d{2,}|-\d)", r"^{\1}", joined)

@@ -10,6 +10,7 @@ _CHEMICAL = re.compile(r"\\(?:ce|mathrm|text|mathsf)\s?\{((?:[A-Za-z0-9()+=<>\s_
 _ELEMENTS = re.compile(r"(?:[A-Z][a-z]?|[()\d]|_\d|_\{\d{1,3}\})+(?:\^\{?\d?[+-]\}?)?")
 _BASE = re.compile(
     r"\(([0-9A-F]{1,64})\)_(\d|\{\(?\d{1,2}\)?\})"
+    r"|(?<![A-Za-z\\])([0-9a-f]{1,64})_\{(16)\}"
     r"|([0-9A-F]{1,64})(?:_\{\((\d{1,2})\)\}|_\{ ?([a-z]{3,7}) ?\}| ?\(?(?:in )?base[ -]?(\d{1,2})\)?)"
 )
 _SYSTEM = re.compile(
@@ -42,10 +43,43 @@ def _formula(match: re.Match[str]) -> str:
     return match.group(1) if _ELEMENTS.fullmatch(match.group(1)) else match.group()
 
 
+# `0b1011`, `0o17` and `0x1F`, as programs write them.
+_PREFIXED = re.compile(r"0(?:b([01]{1,64})|o([0-7]{1,64})|x([\da-f]{1,64}))", re.IGNORECASE)
+_PREFIXES = {"b": 2, "o": 8, "x": 16}
+_HAS_SUBSCRIPTS = re.compile(r"_|base|\A\s*0[bBoOxX]|->|\\to|\\rightl|⇌|⟶")
+_ARROW = re.compile(r"\s*(?:<?-+>|\\(?:to|rightleftharpoons|leftrightarrow)(?![A-Za-z])|[⇌⟶])\s*")
+_CHARGE = r"\^(?:\{ ?\d?[+-] ?\}|\d?[+-])"
+_SPECIES = re.compile(
+    rf"(\d{{0,3}}) ?((?:(?:[A-Z][a-z]?|[()\[\]]|\d+|_\d|_\{{\d{{1,3}}\}})+|e)(?:{_CHARGE})?)"
+    r"( ?_?\{?\((?:aq|s|l|g)\)\}?)?"
+)
+# The sign of a charge parts no species.
+_PLUS = re.compile(r"\s*(?<![\^{])(?<!\^\d)(?<!\{\d)\+(?!\})\s*")
+
+
+def reaction(text: str) -> str:
+    """Return a chemical equation, its subscripts as digits and the species of a side in order; others as they are."""
+    sides = _ARROW.split(text)
+    if len(sides) != 2:
+        return text
+    spelled = []
+    for side in sides:
+        species = [_SPECIES.fullmatch(term.strip()) for term in _PLUS.split(side)]
+        if not all(species):
+            return text
+        terms = ["".join(term.groups("")).replace(" ", "").removeprefix("1") for term in species if term]
+        spelled.append("+".join(sorted(re.sub(r"_\{?(\d{1,3})\}?|\^\{?(\d?[+-])\}?", _script, term) for term in terms)))
+    return r"\to ".join(spelled) if re.search("[A-Z]", text) else text
+
+
+def _script(match: re.Match[str]) -> str:
+    return match.group(1) or rf"^{{{match.group(2)}}}"
+
+
 def _in_base(match: re.Match[str]) -> str:
     digits, base = (group for group in match.groups() if group is not None)
     number = number_in_words(base) if base.isalpha() else base.strip("{()}")
-    return match.group() if number is None else f"{digits}_{{{number}}}"
+    return match.group() if number is None else f"{digits.upper()}_{{{number}}}"
 
 
 def without_chemistry(text: str) -> str:
@@ -53,12 +87,55 @@ def without_chemistry(text: str) -> str:
     return _CHEMICAL.sub(_formula, text)
 
 
+_VECTOR = re.compile(r"<([^<>=]{1,80},[^<>=]{1,80})>")
+
+
+def with_brackets(text: str) -> str:
+    """Return `(3, 4)` for `<3, 4>`, and `(1; 3)` for `]1; 3[`, as much of Europe writes open ends."""
+    text = _VECTOR.sub(r"(\1)", text) if text[:1] == "<" else text
+    if text[-1:] in ("[", "]") and text[:1] in ("[", "]") and (";" in text or "," in text):
+        text = f"{'(' if text[0] == ']' else '['}{text[1:-1]}{')' if text[-1] == '[' else ']'}"
+    return text
+
+
 def with_subscripts(text: str) -> str:
     """Return `1011_{2}` for `(1011)_2` and `1011 (base 2)`, and `H2O` for `H_2O`."""
-    text = _BASE.sub(_in_base, text)
+    if _HAS_SUBSCRIPTS.search(text) is None:
+        return text
+    if (prefixed := _PREFIXED.fullmatch(text)) is not None:
+        digits = next(group for group in prefixed.groups() if group)
+        return f"{digits.upper()}_{{{_PREFIXES[text[1].lower()]}}}"
+    text = reaction(_BASE.sub(_in_base, text))
     if _ELEMENTS.fullmatch(text) and len(re.findall("[A-Z]", text)) > 1:
         return re.sub(r"_\{?(\d{1,3})\}?", r"\1", text)
     return text
+
+
+def with_round_groups(text: str) -> str:
+    """Put braces in `\\sqrt(2)` and `x^(1/2)`, whose parentheses group rather than multiply."""
+    for head in (r"\sqrt", "^"):
+        position = 0
+        # An answer has few groups; the bound keeps unclosed parentheses cheap.
+        for _ in range(32):
+            if (position := text.find(head, position)) < 0:
+                break
+            start = position + len(head)
+            while start < len(text) and text[start] == " ":
+                start += 1
+            end = _closing(text, start) if start < len(text) and text[start] == "(" else -1
+            if end > 0:
+                text = f"{text[:position]}{head}{{{text[start + 1 : end]}}}{text[end + 1 :]}"
+            position += len(head)
+    return text
+
+
+def _closing(text: str, start: int) -> int:
+    depth = 0
+    for index in range(start, len(text)):
+        depth += (text[index] == "(") - (text[index] == ")")
+        if depth == 0:
+            return index
+    return -1
 
 
 _MONTHS = [

@@ -25,8 +25,9 @@ from mmcorl.answers.latex import MAX_LENGTH, clean
 from mmcorl.answers.matrices import matrix_rows
 from mmcorl.answers.names import SYMBOL, is_name, is_of_angle, is_words
 from mmcorl.answers.numbers import Exact, TooLargeError, constant_value, equal_expressions, exact, is_rounding
+from mmcorl.answers.numerals import with_counter
 from mmcorl.answers.option_letters import LISTED_LETTER, labelled_option, offers_more, option_letter
-from mmcorl.answers.units import UNIT_WORDS, split_unit
+from mmcorl.answers.units import UNIT_WORDS, split_unit, without_units
 from mmcorl.answers.words import MULTIPLES, amount_in_words, counted_things, fold_case
 
 Kind = Literal[
@@ -138,8 +139,8 @@ _LETTER_OR_GREEK = re.compile(r"[A-DF-Za-df-z]")
 _ORDER = re.compile(r"[A-Z]{1,4}(?:-[A-Z]{1,4}){2,}|[a-z](?:-[a-z]){2,}|\d{1,3}(?:-\d{1,3}){2,}")
 _SEPARATORS = frozenset({",", ";", "and", "or"})
 _RELATIONS = frozenset({"<", ">", r"\le", r"\ge", r"\ne"})
-# A number in another base, which later steps would read as decimal, or a date, which is no difference.
-_NO_NUMBER = re.compile(r"\d_|^(?:1\d|20)\d0'?s$|^\d{4}-\d{1,2}-\d{1,2}$|^\d{1,2}/\d{1,2}/\d{4}$")
+# A number in another base, which later steps would read as decimal, a date, which is no difference, or a bearing.
+_NO_NUMBER = re.compile(r"\d_|^(?:1\d|20)\d0'?s$|^\d{4}(-\d\d?){2}$|^(?:\d\d?/){2}\d{4}$|^[NSEW] ?[\d.]+° ?[NSEW]$")
 _TERM = re.compile(r"([+-]?) ?(.{0,64}?) ?\\hat\{([ijk])\}")
 _SCIENTIFIC = re.compile(r"\d[eE]")
 # `10-20` and `10-20 cm` are ranges as often as differences; a side of an equation is worked out.
@@ -172,7 +173,7 @@ def _parse(text: str, depth: int, worked_out: bool = False) -> ParsedAnswer:
         return _words(text)
     if len(pieces) == 1 and any(equations):
         return ParsedAnswer("relation", text, text)
-    return _mathematics(text, pieces, depth)
+    return _mathematics(text, pieces, depth, worked_out)
 
 
 def _member(text: str, depth: int) -> ParsedAnswer | None:
@@ -215,12 +216,13 @@ def _approximation(text: str, depth: int) -> ParsedAnswer:
 
 
 def _labelled_parts(text: str, depth: int) -> ParsedAnswer | None:
-    """Parse `(a) 5 (b) 3`, labelled in turn from the first; None for other text."""
+    """Parse `(a) 5 (b) 3`, whose labels are the first of a row in any order; None for other text."""
     if ")" not in text and ":" not in text and ". " not in text:
         return None
     marks = list(islice(_LABEL.finditer(text), _MAX_PARTS))
     names = [mark.group(1) or mark.group(2) for mark in marks]
-    if len(marks) < 2 or marks[0].start() or not any(names == list(run[: len(names)]) for run in _LABELS):
+    run = next((run for run in _LABELS if sorted(names) == sorted(run[: len(names)])), None)
+    if len(marks) < 2 or marks[0].start() or run is None:
         return None
     ends = [*(mark.start() for mark in marks[1:]), len(text)]
     values = [text[mark.end() : end].strip(" ,;") for mark, end in zip(marks, ends, strict=True)]
@@ -231,7 +233,7 @@ def _labelled_parts(text: str, depth: int) -> ParsedAnswer | None:
         return ParsedAnswer("opaque", text)
     parts = tuple(
         ParsedAnswer("labelled", f"({name}) {part.text}", name=name, parts=(part,))
-        for name, part in zip(names, inner, strict=True)
+        for name, part in sorted(zip(names, inner, strict=True), key=lambda pair: run.index(pair[0]))
     )
     return ParsedAnswer("parts", " ".join(part.text for part in parts), text, parts=parts)
 
@@ -280,6 +282,9 @@ def _chain(text: str, depth: int) -> ParsedAnswer | None:
             return None
     else:
         name = None
+    # `5 cm \times 4 cm = 20 cm^2`, `2160°/2 = 1080°`: units are no factors where the value has one.
+    if split_unit(sides[-1])[1] is not None:
+        sides = [*map(without_units, sides[:-1]), sides[-1]]
     if not all(is_expression(split_unit(side)[0]) for side in sides[:-1]):
         return ParsedAnswer("opaque", text)
     if name is None and not all(_is_constant(side) for side in sides):
@@ -291,9 +296,6 @@ def _chain(text: str, depth: int) -> ParsedAnswer | None:
     formulas = [side for side in sides[:-1] if valued and not _is_constant(side)]
     if not all(_is_formula(side, str(name)) for side in formulas):
         return ParsedAnswer("opaque", text)
-    if sides[-1].endswith("°"):
-        # `2160°/2 = 1080°`: degrees as a unit are no factor.
-        before = [side.replace("°", "") for side in before]
     constants = tuple(_parse(side, depth + 1, worked_out=True) for side in before)
     if any(side.kind not in ("number", "expression") for side in constants):
         return ParsedAnswer("opaque", text)
@@ -327,14 +329,14 @@ def _greek(command: re.Match[str]) -> str:
     return "x" if command.group() in GREEK else " "
 
 
-def _mathematics(text: str, pieces: list[str], depth: int) -> ParsedAnswer:
+def _mathematics(text: str, pieces: list[str], depth: int, worked_out: bool) -> ParsedAnswer:
     signs = _plus_minus(text)
     if signs is not None:
         parts = tuple(_parse(sign, depth + 1, worked_out=True) for sign in signs)
         return ParsedAnswer("list", text, text, parts=parts)
     if len(pieces) > 1:
         return _list(text, pieces, "", depth)
-    if _ORDER.fullmatch(text) or r"\to" in text:
+    if (not worked_out and _ORDER.fullmatch(text)) or r"\to" in text:
         steps = [step.strip() for step in re.split(r"-|\\to(?![A-Za-z])", text)]
         return _list(text, steps, "->", depth) if all(steps) else ParsedAnswer("opaque", text)
     if (point := _POINT.fullmatch(text)) is not None:
@@ -388,7 +390,7 @@ def _components(text: str, depth: int) -> tuple[ParsedAnswer, ...] | None:
 def _scalar(text: str) -> ParsedAnswer:
     value, unit = split_unit(text)
     if _NO_NUMBER.search(value) or _NO_NUMBER.search(text):
-        return ParsedAnswer("opaque", text)
+        return ParsedAnswer("opaque", text.replace(" ", ""))
     if unit is not None:
         value = without_round_brackets(value)
     try:
@@ -476,6 +478,9 @@ def _counted(text: str) -> ParsedAnswer | None:
     count = amount_in_words(value)
     if count is None and value.casefold() in MULTIPLES:
         count, unit = Fraction(MULTIPLES[value.casefold()]), "times"
+    if count is None and (counted := with_counter(text)) is not None:
+        unit = split_unit(f"1{counted[1]}")[1]
+        count = counted[0] if unit else None
     amount, _, last = text.rpartition(" ")
     if count is None and (last in UNIT_WORDS or last.endswith("s")):
         count, unit = counted_things(text) or (amount_in_words(amount), split_unit(f"1 {last}")[1] or last)

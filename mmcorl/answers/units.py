@@ -15,27 +15,28 @@ def _add(name: str, *spellings: str) -> None:
         _ALIASES[spelling] = name
 
 
-for _prefix, _word in (("", ""), ("k", "kilo"), ("c", "centi"), ("m", "milli"), ("d", "deci"), ("n", "nano")):
-    _add(
-        f"{_prefix}m",
-        *(f"{_word}{stem}{plural}" for stem in ("meter", "metre") for plural in ("", "s")),
-        f"{_prefix}ms" if _prefix in ("k", "c") else f"{_word}metres",
-    )
-for _prefix, _word in (("", ""), ("k", "kilo"), ("m", "milli")):
-    _add(f"{_prefix}g", f"{_word}gram", f"{_word}grams", f"{_word}gramme", f"{_word}grammes")
-for _prefix, _word in (("", ""), ("k", "kilo"), ("m", "milli"), ("M", "mega")):
-    _add(f"{_prefix}watt", f"{_word}watts", *([f"{_prefix}W"] if _prefix else []))
-    _add(f"{_prefix}joule", f"{_word}joules", *([f"{_prefix}J"] if _prefix else []))
-    _add(f"{_prefix}volt", f"{_word}volts", *([f"{_prefix}V"] if _prefix else []))
-    _add(f"{_prefix}ampere", f"{_word}amperes", f"{_word}amps", *([f"{_prefix}A"] if _prefix else []))
-    _add(f"{_prefix}newton", f"{_word}newtons", *([f"{_prefix}N"] if _prefix else []))
-    _add(f"{_prefix}ohm", f"{_word}ohms", rf"{_prefix}\Omega")
-    _add(f"{_prefix}hertz", f"{_word}hertz", f"{_prefix}Hz")
-    _add(f"{_prefix}pascal", f"{_word}pascals", f"{_prefix}Pa")
+_PREFIXES = {"": "", "k": "kilo", "M": "mega", "G": "giga", "d": "deci", "c": "centi", "m": "milli", "n": "nano"}
+_PREFIXES |= {"p": "pico", "micro": "micro"}
+_METRIC = {
+    "m": ("m", "meter", "metre"), "g": ("g", "gram", "gramme"), "watt": ("W", "watt"), "joule": ("J", "joule"),
+    "volt": ("V", "volt"), "ampere": ("A", "ampere", "amp"), "newton": ("N", "newton"), "ohm": (r"\Omega", "ohm"),
+    "hertz": ("Hz", "hertz"), "pascal": ("Pa", "pascal"), "coulomb": ("C", "coulomb"), "farad": ("F", "farad"),
+    "henry": ("H", "henry"), "tesla": ("T", "tesla"), "weber": ("Wb", "weber"), "eV": ("eV", "electronvolt"),
+    "sec": ("s", "second"), "calorie": ("cal", "calorie"), "bel": ("B", "bel"),
+}  # fmt: skip
+SYMBOLS = {symbol: words[0] for symbol, *words in _METRIC.values()}
+"""Words of units by their symbols."""
+for _name, (_symbol, *_words) in _METRIC.items():
+    for _prefix, _word in _PREFIXES.items():
+        if _prefix in ("d", "c") and _name not in ("m", "g", "bel"):
+            continue
+        _add(f"{_prefix}{_name}", *(f"{_word}{stem}{plural}" for stem in _words for plural in ("", "s")))
+        # `5 pm` is a time, and `pH 5` no inductance.
+        if (_prefix or len(_symbol) > 1) and f"{_prefix}{_symbol}" not in ("pm", "pH"):
+            _add(f"{_prefix}{_name}", f"{_prefix}{_symbol}")
+_ALIASES |= {"kms": "km", "cms": "cm", "micron": "microm", "microns": "microm", "electron volts": "eV"}
 _ALIASES["kgs"] = "kg"
-_add("micrometer", "micrometers", "micrometre", "micrometres", "micron", "microns")
 _add("kelvin", "kelvins")
-_add("coulomb", "coulombs")
 _add("L", "l", "liter", "litre", "liters", "litres", "Liter", "Litre")
 _add("mL", "ml", "milliliter", "millilitre", "milliliters", "millilitres", "cc")
 _add("cL", "cl", "centiliters", "centilitres")
@@ -66,8 +67,21 @@ _add("rad", "rads", "radian", "radians")
 _add("ha", "hectare", "hectares")
 _add("acre", "acres")
 _add("mol", "mole", "moles")
-_add("%", r"\%", "percent", "percentage", "pct", "per cent")
-_add("USD", "dollar", "dollars", "bucks")
+_add(
+    "%",
+    r"\%",
+    "percent",
+    "percentage",
+    "pct",
+    "per cent",
+    "Prozent",
+    "pour cent",
+    "por ciento",
+    "por cento",
+    "процентов",
+)
+_add("%", "procent", "percento", "процента", "퍼센트", "パーセント")
+_add("USD", "US dollar", "US dollars", "dollar", "dollars", "bucks")
 _add("cent", "cents")
 _add("EUR", "euro", "euros")
 _add("GBP", "pounds sterling", "pound sterling")
@@ -110,7 +124,8 @@ for _russian, _unit in {
 _add("nmi", "nautical miles", "nautical mile")
 _add(r"m \cdot newton", "Nm", "N m", r"N\cdot m")
 _add(r"knewton \cdot m", "kNm")
-_add(r"hr \cdot kwatt", "kWh")
+for _prefix in ("", "k", "M", "G"):
+    _add(rf"hr \cdot {_prefix}watt", f"{_prefix}Wh")
 _add("RUB")
 _add("times")
 for _spelling, _unit in list(_ALIASES.items()):
@@ -135,21 +150,25 @@ _NUMBER_ONLY |= frozenset(_CAPITALS)
 # Single letters that are more often variables than units; `\text{s}` arrives spelled out.
 _NEVER_BARE = frozenset({"t", "h", "s", "l"})
 
-_EXPONENT = r"(?:\^(?:\{-?[1-3]\}|[1-3]))?"
+_EXPONENT = r"(?:\^(?:\{-?[1-3]\}|[1-3])|[ -](?:squared|cubed)\b)?"
 
 
 def _alternatives(words: frozenset[str]) -> str:
     return "|".join(re.escape(word) for word in sorted(words, key=lambda word: (-len(word), word)))
 
 
-def _pattern(words: frozenset[str]) -> re.Pattern[str]:
+def _pattern(words: frozenset[str], symbols: str = "") -> re.Pattern[str]:
     first = rf"(?:(?:{_alternatives(words)})\.?{_EXPONENT})"
-    later = rf"(?:(?:{_alternatives(UNIT_WORDS)})\.?{_EXPONENT})"
-    joined = rf"(?:(?:square|sq|cubic|cu|кв|куб)\.? ?)?{first}(?:(?: ?/ ?| ?\\cdot ?| per | ){later})*"
+    later = rf"(?:(?:{_alternatives(UNIT_WORDS)}{symbols})\.?{_EXPONENT})"
+    over = rf"(?: ?/ ?(?:\({later}(?: ?(?:\\cdot)? ?{later})*\)|{later})| ?\\cdot ?{later})"
+    power = r"(?:(?:square|sq|cubic|cu|кв|куб)\.? ?)?"
+    joined = rf"{power}{first}(?:{over}| per {power}{later}|(?:-(?=[a-z]{{3}})| ){later})*"
+    joined += rf"|[{symbols[1:].replace('|', '')}]{over}+" if symbols else ""
     return re.compile(rf"(?:(?<![A-Za-z\\_^{{])|(?=[°%])) ?({joined})(?![A-Za-z\u0400-\u04ff])\.?$")
 
 
-_AFTER_NUMBER = _pattern(UNIT_WORDS - _NEVER_BARE)
+# Capitals that are variables, too, unless they stand in a quotient or product of units: `5 N/C`.
+_AFTER_NUMBER = _pattern(UNIT_WORDS - _NEVER_BARE, "|N|J|W|C|V|A|K")
 _AFTER_CONSTANT = _pattern(UNIT_WORDS - (_NUMBER_ONLY - {"m", "in", "mi"}))
 # Only numbers count things: `a square` is a shape.
 _AFTER_SYMBOL = _pattern(UNIT_WORDS - _NUMBER_ONLY - COUNTED)
@@ -161,13 +180,19 @@ _PLAIN_NUMBER = re.compile(
     r"[-+]?[\d.,/{}() ]*(?:\\frac[\d.,{} ]+)?|-?[\d.]+(?:[eE][-+]?\d+|\\(?:times|cdot) ?10\^(?:\{-?\d+\}|\d))"
 )
 _CONSTANT = re.compile(r"(?:[-+\d.,/{}() ]|\\cdot|\\frac|\\sqrt|\\pi)*")
-_ATOM = re.compile(rf"({_alternatives(UNIT_WORDS)})\.?(?:\^\{{?(-?[1-3])\}}?)?(?![A-Za-z\u0400-\u04ff])")
+_POWER_WORD = re.compile(r"(?:(square|sq|кв)|cubic|cu|куб)(?![a-zа-я])\.? ?(?=\S)")
+_POWERS = {"squared": 2, "cubed": 3, None: 0}
+_CAPITAL_UNITS = {symbol: name for name, (symbol, *_) in _METRIC.items() if len(symbol) == 1 and symbol.isupper()}
+_NAMES = _CAPITAL_UNITS | {"K": "kelvin"} | _ALIASES
+_ATOM = re.compile(
+    rf"({_alternatives(frozenset(_NAMES))})\.?(?:\^\{{?(-?[1-3])\}}?|[ -](squared|cubed))?(?![A-Za-z\u0400-\u04ff])"
+)
 
 
 def split_unit(text: str) -> tuple[str, str | None]:
     """Split an answer such as `5 cm^2` into (value, unit); the unit is None unless a known one ends the text."""
     # By far the commonest case: a digit or closing bracket outside an exponent ends no unit.
-    if text[-1:] in _ENDS_NO_UNIT and "^" not in text[-5:]:
+    if text[-1:] in _ENDS_NO_UNIT and "^" not in text[-5:] and "/(" not in text:
         return text, None
     # No unit is longer than this, and searching the whole text takes quadratic time.
     tail = max(0, len(text) - 80)
@@ -188,28 +213,29 @@ def split_unit(text: str) -> tuple[str, str | None]:
     return value, _unit_name(match.group(1))
 
 
+def without_units(text: str) -> str:
+    """Return a formula without the units behind its numbers: `5 \\times 4` for `5 cm \\times 4 cm`."""
+    value = split_unit(text)[0]
+    return value if _TRIGONOMETRY.search(value) else _BEHIND_DIGITS.sub("", value)
+
+
 def _unit_name(unit: str) -> str:
     """Return the normal spelling of a unit: `square cm`, `cm^{2}` and `cm^2` are `cm^2`; `kmh` is `km/hr`."""
-    power = 2 if unit.startswith(("square ", "sq", "кв")) and not unit.startswith("squares") else 1
-    power = 3 if unit.startswith(("cubic", "cu ", "cu.", "куб")) else power
-    if power > 1:
-        unit = re.sub(r"^(?:square|sq|cubic|cu|кв|куб)\.? ?", "", unit) or unit
     exponents: dict[str, int] = {}
-    sign, position = 1, 0
+    sign, power, position = 1, 1, 0
     while position < len(unit):
-        if unit.startswith(r"\cdot", position):
+        if (word := _POWER_WORD.match(unit, position)) is not None:
+            power, position = (2 if word.group(1) else 3), word.end()
+        elif unit.startswith(r"\cdot", position):
             position += len(r"\cdot")
-            continue
-        match = _ATOM.match(unit, position)
-        if match is None:
-            if unit[position] == "/" or unit.startswith("per ", position):
-                sign = -1
+        elif (match := _ATOM.match(unit, position)) is not None:
+            name, _, inner = _NAMES[match.group(1)].partition("^")
+            step = sign * int(match.group(2) or _POWERS.get(match.group(3)) or inner or 1) * power
+            exponents[name] = exponents.get(name, 0) + step
+            power, position = 1, match.end()
+        else:
+            sign = -1 if unit[position] == "/" or unit.startswith("per ", position) else sign
             position += 1
-            continue
-        name, _, inner = _ALIASES[match.group(1)].partition("^")
-        step = sign * int(match.group(2) or inner or 1) * (power if not exponents else 1)
-        exponents[name] = exponents.get(name, 0) + step
-        position = match.end()
     if exponents == {"kmh": 1}:
         exponents = {"km": 1, "hr": -1}
     elif exponents == {"mph": 1}:
@@ -231,12 +257,22 @@ def _power(name: str, exponent: int) -> str:
 
 ROMAN_UNITS = {"s": "sec", "h": "hr", "t": "tonne", "l": "L", "N": "newton", "J": "joule", "W": "watt"}
 ROMAN_UNITS |= {"C": "coulomb", "V": "volt", "A": "ampere", "m": "metre", "g": "gram", "L": "litre", "K": "kelvin"}
-_SPACED_UNIT = re.compile(r"(10\s*\^\s*\{-?\d{1,3}\}|\d)\s+([shNJWVAK])\s*\.?\s*$")
+_MEASURE = rf"(?:{_alternatives(UNIT_WORDS | frozenset(ROMAN_UNITS))}){_EXPONENT}"
+_BEHIND_DIGITS = re.compile(rf"(?<=\d)(?: |\\:)?{_MEASURE}(?: ?/ ?{_MEASURE})?(?![A-Za-z\u0400-\u04ff(^])")
+# A C is a variable, too, but not behind a power of ten.
+_SPACED_UNIT = re.compile(
+    r"(10\s*\^\s*\{-?\d{1,3}\}|\d[eE][-+]?\d{1,3}|\d(?=\s+[^C]))\s+([shNJWVAKC])"
+    r"(?=\s*(?:[.,;]|\((?:[a-h]|[ivx]{1,4}|[1-9])\)|$))"
+)
 _UNIT_FRACTION = re.compile(
     r"(?<=[\d})])\s{0,4}\\frac\{((?:[^{}]|\{[^{}]{0,4}\}){1,24})\}"
     r"\{((?:[^{}]|\{[^{}]{0,4}\}){1,24})\}\s{0,4}\.?\s{0,4}$"
 )
-_MICROMETERS = re.compile(r"(?<=[\d}])(?:\s|\\,|~){0,4}\\mu\s{0,4}(?:m|\\(?:text|mathrm)\s?\{\s?m\s?\})\s*\.?\s*$")
+# `2 \mu N` and `2 \mu g` are frictions.
+_MICRO = re.compile(
+    r"(?<=[\d}])(?:\s|\\,|~){0,4}\\mu\s{0,4}(?:\\(?:text|mathrm)\s?\{\s?)?"
+    r"(m|s|F|C|A|V|H|T|W|J|Wb|Hz)\s?\}?\s*\.?\s*$"
+)
 # `3 m s^{-1}`: units side by side are a product where one has a negative power.
 _GAP = r"(?:\s|\\,|~){1,4}"
 _UNIT = r"(?:k?g|[kcm]?m|mol|[sJNWVAK])(?:\s{0,4}\^\s?(?:\{\s?-?[1-4]\s?\}|[1-4]))?"
@@ -246,7 +282,7 @@ _BETWEEN_UNITS = re.compile(rf"{_GAP}(?=[A-Za-z])")
 
 def with_units(text: str) -> str:
     """Spell units that stand as symbols behind a number: `5 \\mu m` and `5 N`."""
-    text = _MICROMETERS.sub(" micrometer", text) if r"\mu" in text else text
+    text = _MICRO.sub(lambda m: f" micro{SYMBOLS[m.group(1)]}", text) if r"\mu" in text else text
     return _SPACED_UNIT.sub(lambda m: f"{m.group(1)} {ROMAN_UNITS[m.group(2)]}", text)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
+from mmcorl.answers.numerals import numeral
+
 SHORT_WORDS = frozenset({"am", "pm", "no", "is", "of", "the", "not", "for", "but", "yes", "odd"})
 """Short words that are words even next to numbers (`5 am`)."""
 _SHORT_NOUNS = (
@@ -14,31 +16,8 @@ _SHORT_NOUNS = (
     "go he if it me my so tea to up us we or be as an true both none"
 )
 _FOLDED = SHORT_WORDS | frozenset(_SHORT_NOUNS.split())
-_ONES_TEXT = (
-    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
-    "eighteen nineteen"
-)
-_TENS_TEXT = "twenty thirty forty fifty sixty seventy eighty ninety"
-_ONES, _TENS = _ONES_TEXT.split(), _TENS_TEXT.split()
-_BELOW_HUNDRED = dict(zip(_ONES, range(20), strict=True))
-_BELOW_HUNDRED |= {ten: 20 + 10 * k for k, ten in enumerate(_TENS)}
-_BELOW_HUNDRED |= {
-    f"{ten} {_ONES[digit]}": 20 + 10 * k + digit for k, ten in enumerate(_TENS) for digit in range(1, 10)
-}
-_FOREIGN = {
-    2: "zwei deux dos dois два 二 两", 3: "drei trois tres tre três три 三",
-    4: "vier quatre cuatro quattro quatro четыре 四",
-    5: "fünf cinq cinco cinque пять 五", 6: "sechs seis sei шесть 六", 7: "sieben sept siete sette sete семь 七",
-    8: "huit ocho otto oito восемь 八", 9: "neun neuf nueve nove девять 九", 10: "zehn dix diez dieci dez десять 十",
-    11: "onze undici одиннадцать 十一", 12: "zwölf douze doce dodici doze двенадцать 十二",
-}  # fmt: skip
-"""Of German, French, Spanish, Italian, Portuguese, Russian and Chinese, without those that are English words."""
-_BELOW_HUNDRED |= {word: number for number, words in _FOREIGN.items() for word in words.split()}
 MULTIPLES = {"double": 2, "twice": 2, "triple": 3, "thrice": 3, "quadruple": 4}
-_SCALES = (
-    ("trillion", 10**12), ("billion", 10**9), ("million", 10**6), ("thousand", 1000), ("dozen", 12), ("hundred", 100)
-)  # fmt: skip
-SCALES = dict(_SCALES)
+SCALES = {"trillion": 10**12, "billion": 10**9, "million": 10**6, "thousand": 1000, "dozen": 12, "hundred": 100}
 PARTS = {"half": 2, "halve": 2, "third": 3, "quarter": 4, "fourth": 4, "fifth": 5, "sixth": 6, "seventh": 7}
 PARTS |= {"eighth": 8, "ninth": 9, "tenth": 10}
 
@@ -46,13 +25,26 @@ PARTS |= {"eighth": 8, "ninth": 9, "tenth": 10}
 _MATHEMATICS = re.compile(r"[\\_^=<>+*/{}|]")
 _PAIRS = re.compile(r"(?:([a-z])\1)+", re.IGNORECASE)
 """Genotypes, such as AaBB."""
-_ARTICLE = re.compile(r"(?:[Aa]n?|[Tt]he) (?=[A-Za-z-]{3})")
+_ARTICLE = re.compile(
+    r"(?:(?:[Aa]n?|[Tt]he) |(?:der|die|das|den|dem|eine?n?|les?|las?|une?|des|el|los|una|il|lo|gli|os?|as|uma?|het"
+    r"|een) |l')(?=[^\W\d_]{3}|-)"
+)
+"""Of English, German, French, Spanish, Italian, Portuguese and Dutch; a capital begins a name, such as Las Vegas."""
+
+
+_SPELLINGS = (
+    (re.compile(r"\b(north|south)[- ](?=east|west)", re.IGNORECASE), r"\1"),
+    (re.compile(r"\b(?:counter-?|anti-?)(?=clockwise)", re.IGNORECASE), "counter"),
+    (re.compile(r"(?<=[a-z]ward)s\b"), ""),
+)
 
 
 def fold_case(text: str) -> str:
     """Return words without the case and the article that mean nothing."""
     match = _ARTICLE.match(text)
     words = text[match.end() :] if match else text
+    for pattern, spelling in _SPELLINGS:
+        words = pattern.sub(spelling, words)
     return " ".join(word.casefold() if _is_cased_as_word(word) else word for word in words.split())
 
 
@@ -70,16 +62,23 @@ def _is_cased_as_word(word: str) -> bool:
 def number_in_words(text: str) -> Fraction | None:
     """Return 21 for `twenty-one`, 5000 for `five thousand` and 2/3 for `two thirds`; None for other text."""
     words = text.casefold() if len(text) <= 80 and text[:1].isalpha() else ""
+    if (minus := MINUS.match(words)) is not None:
+        number = number_in_words(words[minus.end() :])
+        return None if number is None else -number
     spelled = " ".join(words.replace("-", " ").split())
     whole, _, last = spelled.rpartition(" and a ") if spelled.endswith(" and a half") else ("", "", spelled)
     above, _, part = last.rpartition(" ")
-    below = PARTS.get(part.removesuffix("s") if part not in ("halves",) else "half")
+    if last in PARTS and last not in ("half", "quarter"):
+        # An ordinal: `a third` is 1/3.
+        return None
+    below = 12 if part == "dozen" else PARTS.get(part.removesuffix("s") if part not in ("halves",) else "half")
     if below is not None:
-        count = 1 if above in ("", "a", "one") else _number(above, _SCALES)
-        before = _number(whole, _SCALES) if whole else 0
-        return None if count is None or before is None else before + Fraction(count, below)
-    number = _number("one " + spelled[2:] if spelled.startswith("a ") else spelled, _SCALES)
-    return None if number is None else Fraction(number)
+        count = Fraction(1) if above in ("", "a", "one") else numeral(above)
+        before = numeral(whole) if whole else 0
+        if count is None or before is None:
+            return None
+        return count * below if part == "dozen" else before + count / below
+    return numeral("one " + words[2:] if words.startswith("a ") else words)
 
 
 # `12 red balls`: a plural that is no number, and no word that denies or hedges.
@@ -88,6 +87,8 @@ _THINGS = re.compile(
     r"(?:(?!(?:not|nor|less|more|minus|plus|times|over|per|and|versus|than|then)\b)"
     r"[A-Za-z]{3,16} ){0,2}[A-Za-z]{2,15}[a-rt-z]s)"
 )
+# Signs in words of English, the Romance languages, Chinese, Japanese and Korean.
+MINUS = re.compile(r"(?:(?:minus|negative|moins|menos|meno) |[负負]|マイナス ?|마이너스 ?)(?=\S)", re.IGNORECASE)
 _SCALED = re.compile(rf"(-?\d{{1,12}}(?:\.\d{{1,12}})?) ?({'|'.join(SCALES)})", re.IGNORECASE)
 
 
@@ -105,12 +106,26 @@ def counted_things(text: str) -> tuple[Fraction, str] | None:
     return (Fraction(things.group(1)), things.group(2).casefold()) if things else None
 
 
-def _number(words: str, scales: tuple[tuple[str, int], ...]) -> int | None:
-    if not scales:
-        return _BELOW_HUNDRED.get(words)
-    (name, scale), smaller = scales[0], scales[1:]
-    before, separator, after = words.partition(f" {name}")
-    if not separator:
-        return _number(words, smaller)
-    above, below = _number(before, smaller), _number(after.strip().removeprefix("and "), smaller) if after else 0
-    return None if not above or below is None else above * scale + below
+# `third`, `3rd`; `the second trial`, `Trial 2`, `Trial II`.
+_RANKED = re.compile(
+    r"(?:the )?(?:(\d{1,4}(?:st|nd|rd|th)|[a-z-]*(?:first|second|third|th))(?: ([a-z]{4,20}))?"
+    r"|([a-z]{4,20}) (\d{1,3}|(?-i:I{1,3}|IV|VI{1,3}|IX)))",
+    re.IGNORECASE,
+)
+_ROMAN = {"I": 1, "II": 2, "III": 3, "IV": 4, "VI": 6, "VII": 7, "VIII": 8, "IX": 9}
+_IRREGULAR = {"first": "one", "second": "two", "third": "three", "fifth": "five", "eighth": "eight", "ninth": "nine"}
+_IRREGULAR |= {"twelfth": "twelve"}
+
+
+def ranked(text: str) -> str | None:
+    """Return `trial 2` for `the second trial` and `Trial II`, and `3rd` for `third`; None for other text."""
+    match = _RANKED.fullmatch(text) if len(text) < 40 else None
+    if match is None:
+        return None
+    ordinal, thing, noun, number = match.groups()
+    if noun:
+        return f"{noun.casefold()} {_ROMAN.get(number, number)}"
+    tens, _, last = ordinal.casefold().rpartition("-")
+    stem = _IRREGULAR.get(last) or re.sub("tieth$", "ty", last).removesuffix("th")
+    rank = int(last[:-2]) if last[0].isdigit() else numeral(f"{tens}{stem}")
+    return None if rank is None else f"{thing.casefold()} {rank}" if thing else f"{rank}th"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from mmcorl.apps.analysis.run_files import RunFiles
@@ -17,13 +18,13 @@ def commands(run: RunFiles) -> dict[str, str]:
     samples = "BENCHMARK --samples 16 --temperature 1"
     evaluated = f"mmcorl train {config} with validation.sets that have known answers"
     return {
-        "a": _train(run, "frozen", f"agents.{learns[-1]}.frozen=true"),
-        "b": _train(run, "alone", "supervision.kind=self", f"batch.completions={completions:.0f}"),
+        "a": _train(run, {f"frozen_{agent}": [f"agents.{agent}.frozen=true"] for agent in learns}),
+        "b": _train(run, {"alone": ["supervision.kind=self", f"batch.completions={completions:.0f}"]}),
         "c": evaluated,
         "d": evaluated,
         "e": "mmcorl pair MODEL MODEL, and a run of that pair with validation.sets that have known answers",
         "f": f"mmcorl dynamics --run {shlex.quote(str(run.path))}",
-        "g": _train(run, "longer", f"steps={10 * (run.steps_planned or run.steps_done or 100)}"),
+        "g": _train(run, {"longer": [f"steps={10 * (run.steps_planned or run.steps_done or 100)}"]}),
         "h": f"mmcorl eval {final} {samples} --out evals/trained; mmcorl eval BASE {samples} --like {final} --out "
         "evals/base; mmcorl boundary evals/base evals/trained",
         "i": f"mmcorl doctor {config} --blind; mmcorl eval {final} BENCHMARK --blind",
@@ -31,12 +32,15 @@ def commands(run: RunFiles) -> dict[str, str]:
     }
 
 
-def _train(run: RunFiles, name: str, *settings: str) -> str:
-    """Return what trains a run beside this one and compares the two."""
-    folder = run.path.with_name(f"{run.path.name}_{name}")
-    typed = ["mmcorl", "train", str(run.path / "config.yaml"), f"name={name}", *settings, "--run-dir", str(folder)]
-    return f"{shlex.join(typed)}; mmcorl report {_joined(run.path, folder)} --questions"
+def _train(run: RunFiles, others: Mapping[str, Sequence[str]]) -> str:
+    """Return what trains runs beside this one, each by its name with settings, and compares them all."""
+    folders = {name: run.path.with_name(f"{run.path.name}_{name}") for name in others}
+    typed = [
+        _joined("mmcorl", "train", run.path / "config.yaml", f"name={name}", *others[name], "--run-dir", folder)
+        for name, folder in folders.items()
+    ]
+    return "; ".join([*typed, f"mmcorl report {_joined(run.path, *folders.values())} --questions"])
 
 
-def _joined(*paths: Path) -> str:
+def _joined(*paths: str | Path) -> str:
     return shlex.join(map(str, paths))

@@ -44,7 +44,8 @@ class TrainArguments(RunArguments):
     method: Annotated[str | None, Flag(metavar="NAME[+NAME]")] = None
     """a named method laid over the config, such as ttrl, rent+kl0 or ttrl@original; see sweep"""
     dry: bool = False
-    """train nothing and read no data: compare the settings with those of the paper's runs (`doctor` checks a run)"""
+    """train nothing and read no data: compare the settings with those of the paper's runs, and call functions of your
+    own once on made-up answers (`doctor` checks a run)"""
 
 
 TRAIN = """examples:
@@ -77,6 +78,16 @@ def train(run: TrainArguments, progress: Progress, output: Output) -> int:
         rows = beside_the_paper(config)
         shown = tables(rows, config.name, kind_of(config.data.train))
         _show_beside_the_paper(rows, shown, as_json=output.as_json)
+        named = config.answers.relation, config.supervision.kind, config.reward.kind, config.objective.kind or ""
+        if any(":" in name for name in (*named, config.episode.kind if config.episode else "")):
+            require("torch")
+            from mmcorl.apps.doctor.check_user_code import called_once, questions
+
+            try:
+                called = ", ".join(called_once(config, questions(config.supervision.pair)))
+            except (UserError, RunError) as error:
+                raise UserError(f"on made-up answers to made-up questions, {error}") from error
+            print(f"called once on made-up answers: {called}", file=sys.stderr)
         return 0
     run_dir = run.run_dir or Path("runs") / config.name
 

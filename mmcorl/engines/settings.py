@@ -102,5 +102,5 @@ class EngineSettings(Section):
     """Ranks of an agent that hold one copy of vllm's weights together, a part each, and sample as one; for models whose
     weights and KV cache do not fit on one GPU. Divides `ranks`."""
     parity: Literal["stop", "warn"] = "stop"
-    """What to do where engine and trainer, compared before the first step, differ by more than rounding, or vllm in a
-    later step by five times as much as then: stop, or say so and leave it to the importance correction."""
+    """What to do where engine and trainer, compared before the first step, differ by more than rounding, or in a later
+    step by five times as much as then: stop, or say so and leave it to the importance correction."""

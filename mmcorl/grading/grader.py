@@ -193,19 +193,27 @@ def grade_many(rows: Iterable[Mapping[str, Any]], judge: Judge | None = None, **
     """Yield the verdict of each row, in order, as `grade` gives it; `rows` may be a generator, too.
 
     Args:
-        rows: `response` and `gold`, and what else of `grade` belongs to a response, such as question or choices.
+        rows: `response` and `gold`, what else of `grade` belongs to a response, such as question or choices, and an
+            `id` by which messages name the row.
         judge: see `grade`.
         options: what is the same for all rows, by the names of `grade`, such as `partial=True`.
 
-    Raises UserError for a row that lacks a response or a gold, or has what `grade` does not take.
+    Raises UserError, which names the row, for one that lacks a response or a gold, or has what `grade` does not take.
     """
     names = inspect.signature(grade).parameters
-    for number, row in enumerate(rows):
-        if missing := [name for name in ("response", "gold") if name not in row]:
-            raise UserError(f"row {number} has no {missing[0]!r}: give each row a response and a gold")
-        if unknown := [name for name in row if name not in names or name in options or name == "judge"]:
-            raise UserError(f"row {number} has {unknown[0]!r}: a row holds response, gold, question, choices, ...")
-        yield grade(**row, judge=judge, **options)
+    for number, row in enumerate(rows, start=1):
+        given = {name: value for name, value in row.items() if name != "id"}
+        named = f", id {row['id']!r}" if "id" in row else ""
+        where = f"row {number} (counted from 1{named})"
+        if missing := [name for name in ("response", "gold") if name not in given]:
+            raise UserError(f"{where} has no {missing[0]!r}: give each row a response and a gold")
+        if unknown := [name for name in given if name not in names or name in options or name == "judge"]:
+            raise UserError(f"{where} has {unknown[0]!r}: a row holds response, gold, question, choices, ...")
+        try:
+            verdict = grade(**given, judge=judge, **options)
+        except UserError as error:
+            raise UserError(f"{where}: {error}") from error
+        yield verdict
 
 
 _shared: list[Equivalence] = []

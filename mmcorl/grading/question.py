@@ -3,6 +3,7 @@ r"""What a question asks for beside a value: an order, a ratio one way round, a 
 order   = words of order in any of some thirty languages, or several quantities that are named one by one
 ratio   = `ratio of X to Y`: what names Y before X answers another question
 size    = rows by columns
+base, scale, count, kind, box = what the question names and an answer may say or omit: see `as_asked`
 form    = factored, expanded, in lowest terms, exact, a fraction, ... where the gold is and the answer, though equal, is
           not
 """
@@ -10,13 +11,15 @@ form    = factored, expanded, in lowest terms, exact, a fraction, ... where the 
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 from functools import lru_cache
+from itertools import pairwise
 from math import gcd, isqrt
 
 from mmcorl.answers.grammar import split_top_level
 from mmcorl.answers.latex import clean
 from mmcorl.answers.names import QUANTITY
-from mmcorl.answers.parse import parse
+from mmcorl.answers.parse import ParsedAnswer, parse
 
 _LEAST, _GREATEST = "(?:least|smallest|lowest|shortest|lightest)", "(?:greatest|largest|highest|longest|heaviest)"
 _COUNT = r"(?:\d{1,2}|two|three|four|five|six|seven|eight|nine|ten|few|several)"
@@ -73,6 +76,7 @@ _RATIO_OF = re.compile(
     r"\b(?:ratio|proportion) of (?:the )?([^?.,;]{1,60}?) to (?:the )?([^?.,;]{1,60}?)(?=[?.,;]| in | is | if |\Z)",
     re.IGNORECASE,
 )
+_PERCENT = re.compile(r"\b(?:what|as an?|in|which) percent(?:age)?\b", re.IGNORECASE)
 _SIZE = re.compile(r"\b(?:sizes?|dimensions?|matrix|matrices|rows?|columns?)\b", re.IGNORECASE)
 _WORD = re.compile(r"[^\W\d_]+")
 
@@ -92,6 +96,10 @@ def _asks_for_order(question: str) -> bool:
 
 def asks_for_ratio(question: str | None) -> bool:
     return question is not None and _RATIO.search(question) is not None
+
+
+def asks_for_percent(question: str | None) -> bool:
+    return question is not None and _PERCENT.search(question) is not None
 
 
 def asks_for_size(question: str | None) -> bool:
@@ -115,6 +123,109 @@ def is_other_way_round(words: str, question: str | None) -> bool:
             return False
         positions.append(at)
     return positions[1] < positions[0]
+
+
+# --- what a question names ----------------------------------------------------------------------------------
+
+_BASES = {"binary": 2, "ternary": 3, "octal": 8, "decimal": 10, "hexadecimal": 16, "hex": 16}
+_BASE_ASKED = re.compile(
+    rf"\b(?:to|in|into|as)(?: (?:an?|its?|the))? (?:({'|'.join(_BASES)})\b|base[ -]?(\d{{1,2}})\b)"
+    rf"|\b(?:({'|'.join(_BASES)})|base[ -](\d{{1,2}})) (?:representation|form|equivalent|notation|expansion)",
+    re.IGNORECASE,
+)
+_IN_BASE = re.compile(r"([0-9A-F]+)_\{?(\d{1,2})\}?")
+_SCALE_ASKED = re.compile(
+    r"\b(?:how many|in|of) \W?(thousand|million|billion|trillion)s?\b(?! (?:years|and))", re.IGNORECASE
+)
+_COUNT_ASKED = re.compile(
+    r"\bhow many\b|\bwie ?viele\b|\bcombien\b|\bcuánt[oa]s\b|\bquant[aeio]s?\b|\bhoeveel\b|сколько|几[个条]|多少个"
+    r"|いくつ|몇",
+    re.IGNORECASE,
+)
+_NONE_TEXT = (
+    "none nothing nil keine keins aucun aucune ninguno ninguna nessuno nessuna nenhum nenhuma geen нет 没有 无 "
+    "なし 없음"
+)
+_NONE = frozenset(_NONE_TEXT.split())
+_KINDS = {
+    "triangle": "triangle", "angle": "angle", "circle": "odot", "arc": "overset{\\frown}", "ray": "vec",
+    "vector": "vec", "line": "overleftrightarrow",
+}  # fmt: skip
+_SEGMENTS = (
+    "segment|side|line|chord|radius|diameter|hypotenuse|leg|base|altitude|median|edge|diagonal|bisector|height|tangent"
+)
+_SEGMENT = re.compile(r"\\overline\{([A-Z]{2})\}")
+_BOX_ASKED = re.compile(r"\bbounding box|\bbbox|\bcorners?\b|\b[xX]_?1\b.{1,24}\b[yY]_?2\b", re.IGNORECASE)
+_PLAIN = re.compile(r"-?[\d.]+|[A-Z]")
+_SIGNS = re.compile(r"(?<![<>])([<>])(?![=<>])")
+
+
+def as_asked(answer: str, gold: str, question: str | None) -> str | None:
+    """Return an answer as the gold would be written, where they differ in what the question names; else None.
+
+    base  = `0b1011` and `1011_2` where 1011 in binary is asked for, and the other way round
+    scale = `54 million` where `how many million` are asked for
+    count = `none` for 0
+    kind  = `\\triangle ABC` for ABC where a triangle is asked for, a segment with a bar or without
+    order = `1 < 2 < 3` for a list in the order asked for
+    box   = two corners for four numbers
+    """
+    if question is None or (_PLAIN.fullmatch(answer) and _PLAIN.fullmatch(gold)):
+        return None
+    spelled, known = clean(answer), clean(gold)
+    if (bases := list(_BASE_ASKED.finditer(question))) and ("_" in spelled) != ("_" in known):
+        named = next(group for group in bases[-1].groups() if group)
+        base = _BASES.get(named.casefold(), named)
+        based, bare = (spelled, known) if "_" in spelled else (known, spelled)
+        match = _IN_BASE.fullmatch(based)
+        return gold if match is not None and match.groups() == (bare.upper(), str(base)) else None
+    if (scale := _SCALE_ASKED.search(question)) is not None and scale.group(1).casefold() not in known.casefold():
+        value, word, things = spelled.partition(f" {scale.group(1).casefold()}")
+        return _number_of(value, things, question) if word and value[-1:].isdigit() else None
+    if _COUNT_ASKED.search(question) and (spelled.casefold() in _NONE or _denies_all(spelled, question)):
+        return "0"
+    if _BOX_ASKED.search(question):
+        corners, sides = _coordinates(parse(answer)), _coordinates(parse(gold))
+        return gold if len(corners) == 4 and corners == sides else None
+    if asks_for_order(question) and len(set(_SIGNS.findall(spelled))) == 1 and parse(gold).brackets != "()":
+        return _in_turn(_SIGNS.split(spelled)) if not _SIGNS.search(known) else None
+    names = [_without_kind(text, question) for text in (spelled, known)]
+    return gold if names[0] == names[1] and names != [spelled, known] else None
+
+
+def _number_of(value: str, things: str, question: str) -> str:
+    """Return a number without the things or the unit that the question names: 54 for `54 million dollars`."""
+    unit = parse(f"1 {things}").unit
+    named = any(unit == parse(f"1 {word}").unit for word in _WORD.findall(question)[:64]) if unit else False
+    return value if named or things.removeprefix("s").strip() in question else value + things
+
+
+def _in_turn(sides: list[str]) -> str | None:
+    """Return `1, 2, 3` for `1 < 2 < 3`; None where numbers are in another order."""
+    numbers = [number.value if (number := parse(side).number) else None for side in sides[::2]]
+    pairs = pairwise(numbers if sides[1] == "<" else numbers[::-1])
+    return ", ".join(sides[::2]) if all(x is None or y is None or x < y for x, y in pairs) else None
+
+
+def _denies_all(answer: str, question: str) -> bool:
+    """Return whether an answer is `no right angles`, and these are what the question counts."""
+    denial, _, things = answer.casefold().partition(" ")
+    return denial == "no" and things != "" and things in question.casefold()
+
+
+def _coordinates(answer: ParsedAnswer) -> list[Fraction | None]:
+    if answer.kind not in ("list", "matrix"):
+        return [answer.number.value if answer.number else None]
+    return [number for part in answer.parts for number in _coordinates(part)]
+
+
+def _without_kind(text: str, question: str) -> str:
+    """Return ABC for `\\triangle ABC` where the question speaks of triangles, and AB for a segment AB with its bar."""
+    for kind, command in _KINDS.items():
+        if text.startswith(f"\\{command}") and re.search(rf"\b{kind}s?\b", question, re.IGNORECASE):
+            return text.removeprefix(f"\\{command}").strip("{} ")
+    segment = _SEGMENT.fullmatch(text)
+    return segment.group(1) if segment and re.search(rf"\b(?:{_SEGMENTS})", question, re.IGNORECASE) else text
 
 
 # --- forms --------------------------------------------------------------------------------------------------
@@ -152,6 +263,20 @@ _WRITTEN = tuple(
         (r"\bimproper fraction", r"\A-?(?:\\frac\{-?\d+\}\{\d+\}|\d+/\d+)\Z"),
         (r"\bas an? (?:\w+ )?fraction\b", r"\\frac|/"),
         (r"\bas a (?:\w+ )?decimal\b", r"\A[^/\\%]*\Z"),
+        (r"\bslope[- ]intercept", r"\A(?:y|[fg]\(x\))=[^y=]*\Z"),
+        (r"\bpoint[- ]slope", r"\A[a-z][-+][^=(]*=[^=]*\(|\A[a-z]=[^=]*\([^()]*\)[-+][\d/]+\Z"),
+        (r"\bvertex form", r"\A(?:[a-z]|[fg]\(x\))=[^=]*\)\^2[^=()]*\Z"),
+        (r"\b(?:standard|general) form", r"\A-?\d*[a-z][^=()]*[-+]\d*[a-z]?[^=()]*=-?\d+\Z"),
+        (r"\bstandard form", r"\A(?:[a-z]=|[fg]\(x\)=)?-?\d*[a-z]\^\d[^=()]*(?:=0)?\Z"),
+        (r"\binterval notation", r"\A[(\[].*[)\]]\Z"),
+        (r"\bset[- ]builder", r"\\mid|\||:"),
+        (r"\b(?:as an inequality|inequality notation)", r"[<>]|\\[lg]e(?![a-z])"),
+        (r"\b(?:exponential|index) (?:form|notation)|\bas a (?:single )?power\b", r"\^"),
+        (r"\b(?:polar|trigonometric) form", r"\\cos|e\^|\\angle"),
+        (r"\brectangular form|\ba ?\+ ?bi\b", r"\A(?!.*(?:e\^|\\cos))"),
+        (r"\blogarithmic form", r"\\l(?:og|n)"),
+        (r"\broman numerals?", r"\A[IVXLCDM]+\Z"),
+        (r"\bas a (?:\w+ )?ratio\b", r":"),
     )
 )
 """What a question says of how a value is written, and what a value so written looks like."""

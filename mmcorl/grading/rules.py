@@ -34,7 +34,9 @@ from mmcorl.grading.option_words import option_said
 from mmcorl.grading.options import LETTERS, parse_options, plain_options
 from mmcorl.grading.quantity import counts_others, names_another
 from mmcorl.grading.question import (
+    as_asked,
     asks_for_order,
+    asks_for_percent,
     asks_for_ratio,
     asks_for_size,
     is_in_form,
@@ -268,6 +270,8 @@ def _compare_option(
 def _compare_free_form(answer: str, gold: str, reference: Reference, relation: Equivalence) -> tuple[bool, str]:
     """Compare an answer as it stands, else what a sentence says, where that is what the answer is."""
     credited, reason = _compare_values(answer, gold, reference, relation)
+    if not credited and (respelled := as_asked(answer, gold, reference.question)) is not None:
+        credited, reason = _compare_values(respelled, gold, reference, relation)
     if credited or reason != NOT_EQUAL:
         return credited, reason
     if (solutions := solutions_said(gold)) is not None and solutions == solutions_said(answer):
@@ -335,6 +339,14 @@ def _compare_values(answer: str, gold: str, reference: Reference, relation: Equi
             and counts_others(left.unit, question, left.number == right.number)
         ):
             return False, "another unit than the question asks for"
+    if (
+        asks_for_percent(question)
+        and right.unit == "%" != left.unit
+        and left.number is not None
+        and right.number is not None
+        and left.number.value != right.number.value
+    ):
+        return False, "a share where percent are asked for"
     if right.kind == "number" and left.kind == "expression" and _NOTHING.fullmatch(left.body):
         # `0H` is 0 whatever H is, but no number.
         return False, "an unknown where a number is asked for"

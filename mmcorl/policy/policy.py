@@ -60,9 +60,10 @@ class Policy(nn.Module):
         self.model = hub
         self.adapter = adapter
         self.processor = processor
-        # Ids beyond the head, such as that of Mllama's images, cannot be sampled anyway.
-        size = hub.get_output_embeddings().out_features
-        banned = [token for token in adapter.banned_ids(processor, model.config) if token < size]
+        size, named = hub.get_output_embeddings().out_features, adapter.banned_ids(processor, model.config)
+        self.beyond_head = [token for token in named if not 0 <= token < size]
+        """Banned ids, such as that of Mllama's images, that cannot be sampled anyway."""
+        banned = [token for token in named if 0 <= token < size]
         self.register_buffer("banned", torch.tensor(banned, dtype=torch.long), persistent=False)
         self.stop_ids = adapter.stop_ids(processor, model)
         self._heads: set[shared_prefix.Heads] = set()

@@ -26,6 +26,7 @@ from mmcorl.prompts.styles import prompt_text, system_of
 from mmcorl.types import Prompt
 from model_adapters.base import Encoded, VisionSettings
 from model_adapters.coordinates import Convention, Coordinates, place_request
+from model_adapters.errors import in_a_line
 from model_adapters.images import load_image
 from model_adapters.loading import read_pretrained
 from model_adapters.registry import adapter_for
@@ -97,7 +98,14 @@ class PromptEncoder:
         return encoded
 
     def _encode(self, prompt: Prompt, words: Words) -> Encoded:
-        return self.adapter.encode(self.processor, words[-1], self._images(prompt), **self._how(prompt, words))
+        try:
+            return self.adapter.encode(self.processor, words[-1], self._images(prompt), **self._how(prompt, words))
+        except (UserError, MemoryError):  # of the config, of the machine
+            raise
+        except Exception as error:  # over images that the data check knows by their sizes alone
+            raise UserError(
+                f"agent {self.name!r} cannot read row {prompt.row_id}: {in_a_line(error)}; leave the row out"
+            ) from error
 
     @contextlib.contextmanager
     def preparing(self, prompts: Sequence[Prompt]) -> Iterator[None]:
@@ -130,7 +138,11 @@ class PromptEncoder:
                 room -= encoded.nbytes
 
     def dummy(self, image: bool) -> Encoded:
-        """Return a short meaningless prompt, with a small image or without: for ranks that have no work left."""
+        """Return a short meaningless prompt, with a small image or without: for ranks that have no work left.
+
+        With one in any case for a family that needs images.
+        """
+        image = image or self.adapter.needs_images
         # Without a chat template no batch has images.
         images = [Image.new("RGB", DUMMY_SIDES)] if image and self.settings.template != "off" else []
         return self.adapter.encode(self.processor, "?", images, **self._how())

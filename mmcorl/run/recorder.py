@@ -83,7 +83,7 @@ class Recorder:
 
     As a context manager it closes the trackers at the end. The folder is begun; `start` is the checkpoint that the run
     continues from; `parallel` starts one call per agent; `rates`, by agent, return throughput and memory of a finished
-    step; `compared` is what engines with their own weights differed by before the first step; `probes` are the probe
+    step; `compared` is what engines and trainers differed by before the first step; `probes` are the probe
     prompts, each with the name of its set.
     """
 

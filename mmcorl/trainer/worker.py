@@ -9,6 +9,7 @@ and floats. The parts: `models` loads, `rollout` samples, `microbatches` and `up
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -74,6 +75,11 @@ class Voter(WithoutCheckpoints):
             if base
             else load_policy(self.training, encoder, ranks, device, seed=config.seed)
         )
+        if policy.beyond_head and not ranks.rank:
+            print(
+                f"{self.name}: banned ids {policy.beyond_head} are beyond the head, where nothing is sampled",
+                file=sys.stderr,
+            )
         self.sizes = [sharding.size_of(parameter) for parameter in policy.parameters()]
         """Elements of each parameter, whole."""
         self.ema: Ema | None = None

@@ -50,10 +50,9 @@ def _length(subject: Subject) -> str:
         lengths.append(len(subject.encode(prompt).input_ids))
         count = subject.adapter.prompt_length(subject.processor, prompt.text, prompt.images, vision=subject.vision)
         if count != lengths[-1]:
-            sizes = " and ".join(f"{image.width}x{image.height}" for image in prompt.images) or "no image"
             raise Failed(
-                f"{count} instead of {lengths[-1]} tokens for {prompt.text!r} with {sizes}: see image_tokens, or leave "
-                "it out"
+                f"{count} instead of {lengths[-1]} tokens for {prompt.text!r} with {prompt.sizes}: see image_tokens, "
+                "or leave it out"
             )
     return f"{lengths} tokens"
 
@@ -195,6 +194,18 @@ def _forward(subject: Subject) -> str:
         raise Failed(sentence) from None
 
 
+@_check("images of any shape")
+def _any_shape(subject: Subject) -> str:
+    """Images that are resized, a pixel and a strip: transformers gets them as the family prepares them."""
+    if not subject.adapter.multimodal:
+        raise Skipped("a text family has no images")
+    rows, refused = subject.odd_rows
+    with torch.no_grad():
+        ours = [subject.logprobs([encoded], [completion])[0] for encoded, completion, _ in rows]
+    sentence = subject.compare(ours, [expected for _, _, expected in rows], f"{len(rows)} prompts")
+    return "; ".join([sentence, *(f"not compared: {reason}" for reason in refused)])
+
+
 @_check("ragged batch scores as its rows")
 def _ragged(subject: Subject) -> str:
     again = [subject.encode(prompt) for prompt in reversed(subject.prompts)][::-1]
@@ -315,13 +326,16 @@ def _tokens(subject: Subject) -> str:
             f"{subject.named(inserted)}, which encode inserts for an image, may be sampled: add it to media_tokens"
         )
     counts = f"{len(subject.banned)} banned, {len(named)} named by the config among them"
+    head = len(subject.model.get_output_embeddings().weight)
+    if unsampled := [value for value in subject.banned if value >= head]:
+        counts += f"; {subject.named(unsampled)} beyond the head of {head}, which nobody samples"
     return f"{counts}; stops {list(subject.stops)}{unknown}"
 
 
 def _inserted_for_images(subject: Subject) -> set[int]:
     """Return the added tokens of prompts with images that are not in the same prompts without."""
     inserted: set[int] = set()
-    for prompt in (prompt for prompt in subject.prompts if prompt.images):
+    for prompt in (prompt for prompt in subject.prompts if prompt.images and not subject.adapter.needs_images):
         alone = subject.encode(Prompt(prompt.text)).input_ids.tolist()
         inserted |= {*subject.encode(prompt).input_ids.tolist()} - {*alone}
     added = subject.tokenizer.added_tokens_decoder

@@ -140,15 +140,8 @@ def require_sound(
         results = [_run(name, CHECKS[name], subject) for name in names]
     for result in results:
         if not (result.passed or result.skipped_reason):
-            command = [
-                "mmcorl",
-                "check-adapter",
-                path,
-                *["--tiny"] * tiny,
-                "--adapter",
-                spec_of(adapter),
-                *_as_arguments(vision),
-            ]
+            command = ["mmcorl", "check-adapter", path, *["--tiny"] * tiny, "--adapter", spec_of(adapter)]
+            command += _as_arguments(vision)
             raise AdapterError(
                 f"adapter {spec_of(adapter)} does not compute what transformers computes for {path} ({result.name}: "
                 f"{result.detail}): correct it until `{shlex.join(command)}` passes"

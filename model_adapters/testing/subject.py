@@ -14,7 +14,8 @@ import torch
 from PIL import Image, ImageDraw
 from torch import Tensor, nn
 
-from model_adapters.base import Encoded, ModelAdapter, VisionSettings, padded_rows
+from model_adapters.base import AdapterError, Encoded, ModelAdapter, VisionSettings, padded_rows
+from model_adapters.errors import in_a_line
 from model_adapters.images import load_image
 from model_adapters.templates import Template
 
@@ -35,6 +36,11 @@ class Prompt:
     text: str
     images: tuple[Image.Image, ...] = ()
 
+    @property
+    def sizes(self) -> str:
+        """Return the sizes of the images, for sentences."""
+        return " and ".join(f"{image.width}x{image.height}" for image in self.images) or "no image"
+
 
 @dataclass
 class Subject:
@@ -48,13 +54,13 @@ class Subject:
     tolerance: float
     template: Template = field(default_factory=dict)
     most_prompts: int | None = None
-    """Fewer of the prompts: the first has no image, the second one."""
+    """Fewer of the prompts: the first has no image, the second one, unless the family needs images."""
     raised: set[str] = field(default_factory=set)
     """Parts of the adapter that have raised in a check."""
 
     @cached_property
     def prompts(self) -> list[Prompt]:
-        """No, one and two images of several shapes, with texts of different lengths."""
+        """No (where the family takes that), one and two images of several shapes; texts of different lengths."""
         prompts = [Prompt("What is 17 + 25?"), Prompt("Name three primes.\n\nAnswer in one line: 2, 3, ...")]
         if self.adapter.multimodal:
             prompts[1:1] = [
@@ -62,7 +68,7 @@ class Subject:
                 Prompt("Which picture is wider, and why?", (self._picture(448, 224, 2), self._picture(224, 448, 3))),
                 Prompt("Describe it.", (self._picture(224, 672, 4),)),
             ]
-        return prompts[: self.most_prompts]
+        return [prompt for prompt in prompts if prompt.images or not self.adapter.needs_images][: self.most_prompts]
 
     def _picture(self, width: int, height: int, dots: int) -> Image.Image:
         """Draw a picture in the size that the family would give one of these sides.
@@ -92,6 +98,42 @@ class Subject:
         small, tall, wide = drawn(31, 33, 1), drawn(47, 131, 4), drawn(333, 90, 2)
         single = [Prompt("What is this?", (image,)) for image in (small, tall, wide)]
         return [*single, Prompt("Compare them.", (wide, small))]
+
+    @cached_property
+    def odd_rows(self) -> tuple[list[tuple[Encoded, Tensor, Tensor]], list[str]]:
+        """Odd prompts, one of a single pixel and one of 1:190, with a completion and what transformers gives it.
+
+        Second, in sentences, those that the family or transformers refuses.
+        """
+        extremes = [Prompt("What is this?", (drawn(*size, 1),)) for size in ((1, 1), (570, 3))]
+        rows, refused = [], []
+        for prompt in (*self.odd_prompts, *extremes):
+            try:
+                rows.append(self._odd_row(prompt, self.completions[0]))
+            except AdapterError as refusal:
+                refused.append(f"{prompt.sizes}: {refusal}")
+        if not rows:
+            raise Failed(f"no image could be compared: {'; '.join(refused)}")
+        return rows, refused
+
+    def _odd_row(self, prompt: Prompt, completion: Tensor) -> tuple[Encoded, Tensor, Tensor]:
+        prompt = Prompt(prompt.text, tuple(load_image(image, self.vision.max_side) for image in prompt.images))
+        theirs = self._transformers(self.plain, prompt)["input_ids"][0]
+        encoded = self.adapter.encode(
+            self.processor, prompt.text, prompt.images, vision=self.vision, template=self.template
+        )
+        if encoded.input_ids.tolist() != theirs.tolist():
+            raise Failed(f"{len(encoded.input_ids)} ids against {len(theirs)} of the processor with {prompt.sizes}")
+        # The filter of `prepare_images` is the family's own.
+        seen = Prompt(prompt.text, encoded.images or prompt.images)
+        return encoded, completion, self._transformers(self.plain_row, seen, completion)[0]
+
+    def _transformers(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call transformers alone; AdapterError for whatever it raises."""
+        try:
+            return call(*args, **kwargs)
+        except Exception as error:  # what it cannot compute is no fault of an adapter
+            raise AdapterError(f"transformers raises {in_a_line(error)}") from error
 
     @cached_property
     def with_images(self) -> list[int]:
@@ -203,15 +245,16 @@ class Subject:
 
     @cached_property
     def plain_rows(self) -> list[tuple[Tensor, dict[str, Any]]]:
-        """Per row, one plain forward pass: (C,) log-probabilities and the arguments of the decoder."""
-        rows = []
-        for prompt, completion in zip(self.prompts, self.completions, strict=True):
-            inputs = _extended(self.model, self.plain(prompt), completion)
-            with torch.no_grad(), recorded_call(self.adapter.decoder(self.model)) as call:
-                logits = self.model(**inputs, use_cache=False).logits[0]
-            start = inputs["input_ids"].shape[1] - len(completion) - 1
-            rows.append((logprobs_of(logits[start:-1], completion), dict(call)))
-        return rows
+        """`plain_row` of each prompt."""
+        return [self.plain_row(*row) for row in zip(self.prompts, self.completions, strict=True)]
+
+    def plain_row(self, prompt: Prompt, completion: Tensor) -> tuple[Tensor, dict[str, Any]]:
+        """Return (C,) log-probabilities of one plain forward pass, and the arguments of the decoder."""
+        inputs = _extended(self.model, self.plain(prompt), completion)
+        with torch.no_grad(), recorded_call(self.adapter.decoder(self.model)) as call:
+            logits = self.model(**inputs, use_cache=False).logits[0]
+        start = inputs["input_ids"].shape[1] - len(completion) - 1
+        return logprobs_of(logits[start:-1], completion), dict(call)
 
     def compare(self, ours: Sequence[Tensor], expected: Sequence[Tensor], what: str) -> str:
         """Report the largest difference; fail above the tolerance."""

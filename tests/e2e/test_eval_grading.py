@@ -17,6 +17,7 @@ from eval_suite import compare, grade_file, pool, table
 from eval_suite.benchmarks.tasks import BENCHMARKS
 from evaluations import Cli, evaluation, write_rows
 from mmcorl.errors import RunError, UserError
+from mmcorl.synthetic import rows as synthetic
 from openai_server import OpenAIServer, fail, say
 
 ROWS = [
@@ -82,6 +83,32 @@ def test_unusable_files_are_refused(cli: Cli, tmp_path: Path) -> None:
         (tmp_path / "mine.jsonl").write_text(content)
         assert says in cli.refused("grade", tmp_path / "mine.jsonl")
     assert not (tmp_path / "mine.graded").exists()
+
+
+def test_known_answers_that_are_no_option_are_counted_and_named(cli: Cli, tmp_path: Path) -> None:
+    golds = ["B", "F", "7", "4.0", "30 cm", "E"]  # a letter and a number are none of these options, and so is E
+    rows = [{"response": "<answer>B</answer>", "gold": gold, "choices": ["1", "2", "3", "4"]} for gold in golds]
+    file = write_rows(tmp_path / "a.jsonl", [{"id": f"p{n}", **row} for n, row in enumerate(rows)])
+    (caveat,) = cli.score("grade", file)["caveats"]
+    assert caveat == (
+        "3 known answers are none of the options, so that no option is right (first: id 'p1', 'F' with 4 options): "
+        "correct the file"
+    )
+    assert "3 known answers are none of the options" in cli("grade", file)
+
+
+def test_problems_that_need_no_file_are_a_benchmark(cli: Cli, tmp_path: Path) -> None:
+    """Responses to the rows of seed 1, which demonstrations hold out, right but for the first."""
+    golds = {f"number-{n}": synthetic.row("numbers", 1, n).answer for n in range(4)}
+    given = [{"id": id, "response": f"<answer>{int(gold) + (id == 'number-0')}</answer>"} for id, gold in golds.items()]
+    score = cli.score("grade", write_rows(tmp_path / "a.jsonl", given), "--benchmark", "natural:numbers")
+    assert (score["correct"], score["total"]) == (3, 4)
+    assert "did you mean 'natural:numbers'?" in cli.refused(
+        "grade", tmp_path / "a.jsonl", "--benchmark", "natural:number"
+    )
+    box = write_rows(tmp_path / "b.jsonl", [{"id": "black-0", "response": synthetic.row("grounding", 1, 0).answer}])
+    places = "--relation", "box", "--coordinates", "thousandths"
+    assert cli.score("grade", box, "--benchmark", "synthetic:grounding", *places)["correct"] == 1
 
 
 def test_tables_are_written_beside_the_summary_and_again_by_report(cli: Cli, tmp_path: Path) -> None:
@@ -236,7 +263,7 @@ def test_prose_is_read_on_request_and_named_in_every_score(cli: Cli, tmp_path: P
     assert cli.score("grade", out, "--mcq-policy", "letter_only")["grader"]["reading"] == "prose"
     other = grade_file(file, out=tmp_path / "plain", mcq_policy="letter_only")
     assert "reading" not in other.scores["r"]["grader"]
-    assert "reading: prose, None" in cli.refused("table", out, tmp_path / "plain")
+    assert "reading: prose, commitment" in cli.refused("table", out, tmp_path / "plain")
     assert cli.score("grade", out, "--reading", "commitment")["correct"] == 1
     table(out, tmp_path / "plain")
     # Where most state nothing that is read, that is said, too.

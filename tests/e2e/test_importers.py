@@ -96,13 +96,13 @@ def test_json_by_id_in_lists_and_alone(tmp_path: Path) -> None:
         ([row(gold=1, choices=["x", "y", "z"])], "which may count from 0 or from 1"),
         # Options that are dropped in silence would leave a letter that nothing equals. The last is an array of pandas.
         *(
-            ([row(choices=choices)], r"row 0 holds .* in which no options can be read: give a list as JSON or Python")
+            ([row(choices=choices)], r"row 1 of .* \(counted from 1\) holds .* in which no options can be read")
             for choices in ("40|45", ["40"], {"a": "40", "b": "45"}, [{"A": 1}], "['40' '45']")
         ),
         ([{"id": "a", "response": "2"}], r"none of its columns \['id', 'response'\] holds known answers"),
         *(([row(gold=gold)], "its column 'gold' is blank, so fill it") for gold in ("  ", float("nan"))),
         ([row(response=None)], "holds no response in any of its 1 rows"),
-        ([row(sample=1), row()], "row 1 has no sample number, but other rows have"),
+        ([row(sample=1), row()], r"row 2 of .*a.jsonl \(counted from 1\) has no sample number, but other rows have"),
         ([row(sample=1, response=["a", "b"])], "holds 2 responses and a sample number"),
         ([{"doc_id": 0, "resps": [[["-1.5", "False"]], [["-3.0", "True"]]], "target": "0"}], "holds likelihoods"),
         ([{"doc_id": 0, "target": "2", "filtered_resps": "x", "doc_hash": "h"}] * 2, "answers '0' a second time"),
@@ -251,6 +251,70 @@ def test_logs_that_say_where_thinking_ends(tmp_path: Path) -> None:
     # Options that are objects are no completions.
     with pytest.raises(UserError, match="in which no options can be read"):
         read(tmp_path, row(choices=[{"label": "A", "text": "2"}]))
+
+
+def test_bodies_of_the_responses_api(tmp_path: Path) -> None:
+    """Fields as https://platform.openai.com/docs/api-reference/responses/object and its guide to batches show them."""
+    thought = {"id": "rs_1", "type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "1+1"}]}
+    text = {"type": "output_text", "text": BOX, "annotations": [], "logprobs": []}
+    said = {"id": "msg_1", "type": "message", "status": "completed", "role": "assistant", "content": [text]}
+    refusal = said | {"content": [{"type": "refusal", "refusal": "I cannot."}]}
+    cut = {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}
+    for more, expected in (
+        ({"output": [thought, said]}, (BOX, "stop")),
+        (
+            {"output": [{"type": "web_search_call", "id": "ws_1", "status": "completed"}, said, said]},
+            (BOX + BOX, "stop"),
+        ),
+        ({"output": [thought, said | {"status": "incomplete"}], **cut}, (BOX, "length")),
+        ({"output": [thought], **cut}, ("", "length")),
+        ({"output": [refusal]}, ("", "stop")),
+        ({"output": [], "status": "failed", "error": {"code": "server_error", "message": "no"}}, (None, "unknown")),
+    ):
+        body = {"id": "resp_1", "object": "response", "status": "completed", "incomplete_details": None, **more}
+        batch = {"status_code": 200, "request_id": "req_1", "body": body}
+        alone = {
+            "id": "batch_req_2",
+            "custom_id": "b",
+            "response": {**batch, "body": {**body, "status": "completed", "output": [said]}},
+        }
+        for line, id in (
+            ({"id": "batch_req_1", "custom_id": "a", "response": batch, "error": None}, "a"),
+            (body, "resp_1"),
+        ):
+            parts = read(tmp_path, line | {"gold": "2"}, alone | {"gold": "2"})
+            assert [(part.id, part.text, part.finish_reason) for part in parts[:1]] == [(id, *expected)], more
+    # A list of anything else is no body of that API.
+    with pytest.raises(UserError, match="holds dict as 'output'"):
+        read(tmp_path, {"output": [{"type": "text", "text": BOX}], "gold": "2"})
+
+
+def test_requests_of_a_batch_that_failed_are_counted(tmp_path: Path) -> None:
+    """As Anthropic's results of message batches and OpenAI's files of outputs and errors have them."""
+    message = {"role": "assistant", "content": [{"type": "text", "text": BOX}], "stop_reason": "end_turn"}
+    fault = {"type": "error", "error": {"type": "invalid_request_error", "message": "no"}, "request_id": None}
+    anthropic = [
+        {"type": "succeeded", "message": message},
+        {"type": "errored", "error": fault},
+        {"type": "canceled"},
+        {"type": "expired"},
+    ]
+    body = {"choices": [{"message": {"role": "assistant", "content": BOX}, "finish_reason": "stop"}]}
+    openai = [
+        {"response": {"status_code": 200, "request_id": "r", "body": body}, "error": None},
+        {"response": {"status_code": 400, "request_id": "r", "body": {"error": {"message": "no"}}}, "error": None},
+        {"response": None, "error": {"code": "batch_expired", "message": "late"}},
+    ]
+    for lines in (
+        [{"result": result} for result in anthropic],
+        [{"id": f"r{n}", **line} for n, line in enumerate(openai)],
+    ):
+        rows = [{"custom_id": f"p{n}", "gold": "2", **line} for n, line in enumerate(lines)]
+        file, notes = read_responses(write_rows(tmp_path / "a.jsonl", rows))
+        assert [(part.id, part.text) for part in file] == [("p0", BOX), *((f"p{n}", None) for n in range(1, len(rows)))]
+        assert notes == [
+            f"{len(rows) - 1} of {len(rows)} rows hold no response, or a failed call; they count as missing"
+        ]
 
 
 def test_drafts_of_a_file_are_no_answers_and_kept_as_such(tmp_path: Path) -> None:

@@ -322,7 +322,7 @@ def test_an_error_of_a_users_benchmark_names_it_the_row_and_the_line(config: Pat
     mine.write_text(mine.read_text() + "\n\nTINY = replace(TINY, read=read)\n")
     mine.write_text(mine.read_text().replace("import torch", "import torch; from dataclasses import replace", 1))
     load(config)
-    match = rf"^benchmark 'tiny', reading row 0 of .*, raised KeyError: 'nothing' \(.*mine\.py:{line}\): "
+    match = rf"^benchmark 'tiny', reading row 1 of .*, raised KeyError: 'nothing' \(.*mine\.py:{line}\): "
     with pytest.raises(RunError, match=match) as stopped:
         BENCHMARKS.find("mine:TINY").load(config.parent / "tiny.jsonl")
     assert isinstance(stopped.value.__cause__, KeyError)

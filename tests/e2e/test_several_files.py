@@ -46,6 +46,13 @@ def test_files_of_different_names_with_the_same_problems_go_together_everywhere(
     assert "have no benchmark in common" in cli.refused("compare", folders[0], others)
     assert "have no benchmark in common" in cli.refused("boundary", folders[0], others)
     assert "differ in items" in cli.refused("ensemble", folders[0], others)
+    # In a table of teams the one that answers other problems is named, wherever it stands.
+    for teams in (
+        (f"A={folders[0]},{folders[1]}", f"B={others},{folders[1]}"),
+        (f"A={others}", *map("{0.stem}={0}".format, folders)),
+    ):
+        refused = cli.refused("ensemble", "--table", *teams)
+        assert "'others.graded' holds others and 'base.graded' responses" in refused
 
 
 def test_a_folder_is_graded_where_it_is(cli: Cli, tmp_path: Path) -> None:

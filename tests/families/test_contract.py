@@ -28,7 +28,7 @@ from model_adapters.text import TextAdapter
 VISION_ONLY = {
     *("images between words", "placeholders equal features", "collate then split is identity"),
     *("blanking an image matters", "attention inside an image block", "freezing the vision tower"),
-    "the family's own image settings",
+    *("the family's own image settings", "images of any shape"),
 }
 
 
@@ -185,6 +185,14 @@ class WithoutDeepStack(Qwen3VLAdapter):
         return {"inputs_embeds": super().decoder_inputs(model, input_ids, features)["inputs_embeds"]}
 
 
+class PalerStrips(Qwen25VLAdapter):
+    """Right for images up to three times as wide as high."""
+
+    def image_features(self, model: nn.Module, vision: dict[str, Tensor]) -> Tensor:
+        _, height, width = vision["image_grid_thw"].T
+        return super().image_features(model, vision) * (0.9 if bool((width > 3 * height).any()) else 1.0)
+
+
 class IgnoresItsSettings(InternVL35Adapter):
     vision_options: ClassVar = {"most_tiles": "tiles of an image", "smallest": "fewest tiles of an image"}
 
@@ -242,6 +250,7 @@ def fault(adapter: type[ModelAdapter], family: str, **expected: str) -> Any:
         fault(CausalInsideImages, "gemma3", attention="0.0e+00", forward="largest difference"),
         fault(MediaMayBeSampled, "qwen2_5_vl", stop="video_token_id"),
         fault(StopsAreBanned, "qwen2", stop="'<|im_end|>' (2) ends a completion and is banned"),
+        fault(PalerStrips, "qwen2_5_vl", images="5 prompts: largest difference"),
         fault(IgnoresItsSettings, "internvl3_5", the="vision.options.smallest changes no prompt"),
         fault(FreezesTheDecoder, "internvl3_5", freezing="parameters of the decoder"),
         fault(MarksMayBeSampled, "internvl3_5", stop="which encode inserts for an image"),

@@ -5,16 +5,22 @@ That rows score as in a plain forward is a check of the contract, and part of te
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
 from adapter_passes import VISION_FAMILIES, each_family, load, policy_of, three_groups
+from mmcorl.errors import UserError
 from mmcorl.policy.policy import Policy, Rows
+from mmcorl.policy.prompt_encoder import PromptEncoder
+from mmcorl.trainer.worker import Worker
+from model_adapters.base import Encoded
 from model_adapters.text import TextAdapter
+from worker_parts import CPU, STEPS, prompt, settings
 
 
 def test_banned_ids_beyond_the_head_change_nothing(tiny_checkpoints: Mapping[str, Path]) -> None:
@@ -30,6 +36,37 @@ def test_banned_ids_beyond_the_head_change_nothing(tiny_checkpoints: Mapping[str
     assert beyond.banned.equal(policy.banned)
     with torch.no_grad():
         assert beyond(rows).equal(policy(rows))
+
+
+class Outside(TextAdapter):
+    def banned_ids(self, processor: Any, config: Any) -> tuple[int, ...]:
+        return (*super().banned_ids(processor, config), config.vocab_size)
+
+    def encode(self, processor: Any, text: str, images: Sequence[Any] = (), **how: Any) -> Encoded:
+        if "odd" in text:
+            raise RuntimeError("stack expects each tensor to be equal size\nbut got [3, 16]")
+        return super().encode(processor, text, images, **how)
+
+
+def test_a_run_says_once_which_banned_ids_are_beyond_the_head(
+    tiny_checkpoints: Mapping[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tiny_checkpoints["llama"]
+    config = settings(agents=[{"name": "a", "model": str(path), "adapter": f"{__name__}:Outside"}])
+    encoder = PromptEncoder(config, config.agents[0], str(path))
+    agent = Worker(config, encoder, STEPS, CPU)
+    size = agent.policy.model.config.vocab_size
+    said = f"a: banned ids [{size}] are beyond the head, where nothing is sampled\n"
+    assert capsys.readouterr().err.count(said) == 1
+
+
+def test_whatever_encode_raises_over_a_row_names_the_row(tiny_checkpoints: Mapping[str, Path]) -> None:
+    """Where the data check has seen its length alone."""
+    config = settings(agents=[{"name": "a", "model": str(tiny_checkpoints["llama"]), "adapter": f"{__name__}:Outside"}])
+    encoder = PromptEncoder(config, config.agents[0], str(tiny_checkpoints["llama"]))
+    encoder.encode(prompt("Is 4 even?"))
+    with pytest.raises(UserError, match=r"'a' cannot read row Is 5 odd: RuntimeError: stack expects .* size; leave"):
+        encoder.encode(prompt("Is 5 odd?"))
 
 
 @each_family(*VISION_FAMILIES)

@@ -397,7 +397,7 @@ def test_numbers_as_known_answers_are_a_place_or_several_answers(
     (tmp_path / "mine.py").write_text("def near(a, b) -> float:\n    return 1.0\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     for gold, named in (([8, 16, 26, 37], "relation=box"), ([8.5, 16], "relation=point")):
-        with pytest.raises(UserError, match=rf"row 0 holds \[8.*{named}"):
+        with pytest.raises(UserError, match=rf"row 1 of .* \(counted from 1\) holds \[8.*{named}"):
             own(tmp_path, [{"id": "1", "gold": gold, "response": "8"}], relation=relation)
     if relation not in (None, "math"):
         texts = {"id": "1", "gold": ["8", "16"], "response": "\\boxed{16}"}

@@ -168,7 +168,7 @@ def test_copies_that_cannot_be_the_benchmark_are_refused(tmp_path):
         ("amc", files["none"], "has no rows; amc has 83"),
         ("amc", files["object"], "it must be a list of objects"),
         ("amc", files["more"], "has 84 rows but amc has 83; give the split 'train' alone"),
-        ("amc", tmp_path / "broken.jsonl", "row 2 of"),
+        ("amc", tmp_path / "broken.jsonl", "row 3 of"),
         ("math500", files["twice"], "has the math500 row 'test/precalculus/1.json' twice"),
         ("mathvision", FILES["wemath"], "has no column 'id', 'options', 'decoded_image', 'level', 'subject', which "),
     ):

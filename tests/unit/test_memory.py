@@ -20,6 +20,7 @@ from mmcorl.config import load as load_config
 from mmcorl.data.sources import load_prompts
 from mmcorl.policy.prompt_encoder import PromptEncoder
 from mmcorl.trainer.gpu_peak import GpuPeak
+from model_adapters.errors import AdapterError
 from model_adapters.testing.tiny import build_tiny
 from paths import ROOT
 from worker_parts import settings, worker
@@ -240,6 +241,13 @@ def test_a_prediction_that_cannot_be_made_is_said_and_no_more(tmp_path, capsys, 
     assert capsys.readouterr().err.splitlines()[-1] == said
     found = list(doctor.memory(config, readers, [], 2**40))
     assert (found[0].level, found[0].sentence) == ("note", said)
+
+    def refuses(image):
+        raise AdapterError("no image is small enough")
+
+    monkeypatch.setattr(readers[0], "dummy", refuses)
+    assert list(forecast.predict(config, readers, {"a": 50, "b": 50}, [], gpu=False, quiet=True)) == ["b"]
+    assert "a: its memory cannot be predicted (no image is small enough)" in capsys.readouterr().err
 
 
 def test_images_of_the_longest_prompt_are_what_the_shortest_text_leaves(tmp_path):

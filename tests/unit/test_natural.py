@@ -18,14 +18,15 @@ from num2words import num2words
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from eval_suite.benchmarks.custom_data import held_out
+from eval_suite.benchmarks.custom_data import held_out, origin_of
 from eval_suite.benchmarks.tasks import parse_benchmarks
 from mmcorl.apps.demos.habits import Examples
-from mmcorl.apps.demos.zoo import NATURAL, parse
+from mmcorl.apps.demos.zoo import NATURAL, RECIPE, RECIPES, TAUGHT, TEACH_FROM, parse
 from mmcorl.apps.init.template import agent_names
+from mmcorl.cli.eval import COMMANDS
 from mmcorl.errors import UserError
 from mmcorl.synthetic.perception import PictureRow
-from mmcorl.synthetic.rows import TASKS, Kind, distinct_rows, prompt_corpus, row
+from mmcorl.synthetic.rows import TASKS, Kind, distinct_rows, prompt_corpus, response, row, wrong_response
 from mmcorl.system.cache import made_name
 
 # Written down once: a change of these breaks every cached model and published number. Of rows 0 to 39 of seed 1.
@@ -142,3 +143,41 @@ def test_natural_names_are_known_wherever_zoo_names_are() -> None:
         parse_benchmarks(["natural:number"], own_rows=True)
     with pytest.raises(UserError, match="did you mean 'natural:qwen2-numbers'"):
         parse("natural:qwen2-number")
+
+
+def test_an_evaluation_says_where_its_problems_are_from_as_one_would_type_it() -> None:
+    origin = origin_of("natural_numbers", "natural:numbers", 400, ())
+    assert (
+        origin == "400 rows of natural:numbers, which demo runs hold out; short answers, so up to 256 tokens by default"
+    )
+    changed = origin_of("natural_numbers", "natural:numbers", 9, ("seed=3", "size=9"))
+    assert changed.startswith("9 rows of natural:numbers, with 'seed=3 size=9'; ")  # which is no --seed of sampling
+    for said in (origin, changed):
+        assert COMMANDS["eval"].as_typed(said) == said
+    assert origin_of("mine", "rows.jsonl", 3, ()) == "your own rows, from rows.jsonl"
+
+
+LESSONS: dict[Kind, str] = {
+    "visual": "0d8dac8ff11e",
+    "text": "f7b0505391dd",
+    "grounding": "4f0f4ae8800d",
+    "ocr": "dcc46bc15188",
+    "counting": "3d20c0690cf7",
+    "handwriting": "d9f8828b092d",
+    "typefaces": "122fc3f028d5",
+    "numbers": "0ef9dd7c93ad",
+}
+"""Digests of what tiny models are taught."""
+
+
+def test_a_lesson_that_changes_has_another_version() -> None:
+    """Taught models are found by their recipe: another lesson under its version would be read from an old cache."""
+    for kind, digest in LESSONS.items():
+        recipe = TAUGHT.get(kind) or RECIPES.get(kind, RECIPE)
+        rows = TASKS[kind].lesson(1, 24) if kind in TASKS else [row(kind, 0, TEACH_FROM + n) for n in range(24)]
+        taught = hashlib.sha256(repr((recipe.version, prompt_corpus(kind))).encode())
+        for each in rows:
+            pixels = np.asarray(Image.open(io.BytesIO(each.image))).tobytes() if each.image else b""
+            taught.update(repr((each.question, response(each), wrong_response(each))).encode() + pixels)
+        said = "if this is taught otherwise than before, raise the version of its Recipe in zoo.py, then write"
+        assert taught.hexdigest()[:12] == digest, f"{kind}: {said} {taught.hexdigest()[:12]} here"

@@ -20,8 +20,10 @@ UNEQUAL = {
     "one_gpu/text_3b": ["all ranks"],
     "one_gpu/vlm_3b": ["all ranks"],
     "one_gpu/vlm_24gb": ["all ranks", "optimizer.lr"],
-    "one_gpu/vlm_3b_served_teacher": ["all ranks", "supervision.kind"],
+    "one_gpu/vlm_3b_served_teacher": ["all ranks", "agents that never learn", "supervision.kind"],
 }
+
+APART = "all on natural:handwriting; intern on synthetic:visual"
 
 
 @pytest.mark.parametrize("name", [path.relative_to(CONFIGS).with_suffix("").as_posix() for path in FILES])
@@ -47,6 +49,13 @@ def test_what_differs_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Pat
     own = settings.load(CONFIGS / "quickstart.yaml", ["prompt.instruction=Solve it."])
     row = next(row for row in beside_the_paper(own) if row.setting == "prompt.style")
     assert (row.theirs, row.here, row.equal) == ("paper_tags", "own instruction", False)
+    for changes, setting, here in (
+        (["agents.qwen.frozen=true"], "agents that never learn", "qwen (frozen)"),
+        (["agents.intern.data.source=synthetic:visual"], "training data", APART),
+        (["batch.refill=0.5"], "batch.refill", 0.5),
+    ):
+        shown = beside_the_paper(settings.load(CONFIGS / "quickstart.yaml", changes))
+        assert [(row.here, row.equal) for row in shown if row.setting == setting] == [(here, False)]
     run = tmp_path / "run"
     argv = ["train", str(CONFIGS / "quickstart.yaml"), "--run-dir", str(run), "--dry", "--json"]
     assert main(argv) == 0
@@ -55,3 +64,28 @@ def test_what_differs_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Pat
         "setting": "batch.completions", "stands_in": "paper", "theirs": 8, "here": 8, "equal": True
     }  # fmt: skip
     assert not run.exists(), "nothing is trained"
+
+
+@pytest.mark.parametrize(
+    ("setting", "says"),
+    [
+        ("reward=mine.py:few", "reward 'mine.py:few' returned 1 numbers for the 8 completions"),
+        ("reward=mine.py:nan", "rewards must be finite"),
+        ("reward=mine.py:word", "not a list of numbers"),
+        ("supervision.kind=mine.py:rule", "supervision rule 'mine.py:rule' did not return a PseudoLabel for each"),
+        ("reward=mine.py:fine", ""),
+    ],
+)
+def test_own_functions_are_called_once_on_made_up_answers(
+    setting: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mine.py").write_text(
+        "def few(completions):\n    return [1.0]\ndef nan(completions):\n    return [float('nan')] * len(completions)\n"
+        "def word(completions):\n    return 'good'\ndef fine(completions):\n    return [1.0] * len(completions)\n"
+        "def rule(votes):\n    return 7\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "quickstart", setting, "--dry"]) == (2 if says else 0)
+    error = capsys.readouterr().err
+    assert says in error
+    assert ("called once on made-up answers: reward.kind mine.py:fine" in error) == (not says)

@@ -91,6 +91,15 @@ def test_a_drift_that_grows_fivefold_is_told_with_both():
     assert (healthy.grown(0.079), measured(0.001, None, "bf16").grown(0.049)) == (None, None)
     assert "by 0.081 nats per token, before the first step by 0.016 (limit 0.08)" in healthy.grown(0.081)
     assert "(limit 0.001)" in measured(1e-7, None, "fp32").grown(0.0011)
+    # An engine that shares the weights loses none of them.
+    assert "masks and positions of long rows" in measured(1e-7, None, "fp32", shared=True).grown(0.0011)
+    assert measured(0.01, None, "bf16", shared=True).grown(0.09) is None
+
+
+def test_a_family_that_needs_images_is_compared_with_them_alone():
+    found = parity("a", "fp32", {"text": [], "image": [torch.full((10,), 2e-3)]})
+    assert (found.text.tokens, found.image.mean, found.ratio) == (0, pytest.approx(2e-3), None)
+    assert "0.002 nats per token with images" in found.fault
 
 
 def test_a_training_pass_that_sees_the_future_is_a_fault_of_the_adapter(tiny_checkpoints):

@@ -96,7 +96,9 @@ def test_what_is_missing_is_said_with_a_command(tmp_path: Path, cli: Cli) -> Non
     assert answers["d"] == "a 0.600 → 0.900, +0.300; b 0.200 → 0.800, +0.600"  # no interval without the responses
     assert [letter for letter, answer in answers.items() if answer is None] == list("abchij")
     shown = cli("report", co_rl, "--questions")
-    assert f"(a) mmcorl train '{co_rl}/config.yaml' name=frozen agents.b.frozen=true --run-dir" in shown
+    for agent in ("a", "b"):  # either may be the teacher
+        assert f"train '{co_rl}/config.yaml' name=frozen_{agent} agents.{agent}.frozen=true --run-dir" in shown
+    assert f"mmcorl report '{co_rl}' '{co_rl}_frozen_a' '{co_rl}_frozen_b' --questions" in shown
     assert "supervision.kind=self batch.completions=8 " in shown
     assert "(h) mmcorl eval " in shown
     # A run that has not been evaluated, in a program's form and in a paper's.

@@ -141,12 +141,21 @@ def test_many_rows_have_the_verdicts_of_one_by_one_in_order_as_they_come():
     assert asked == [0]
     judged = grade_many([{"response": r"\boxed{a lot}", "gold": "much"}], lambda *_: True)
     assert [(verdict.correct, verdict.stage) for verdict in judged] == [(True, "judge")]
-    with pytest.raises(UserError, match="row 1 has no 'gold'"):
+    with pytest.raises(UserError, match=r"row 2 \(counted from 1\) has no 'gold'"):
         list(grade_many([{"response": "1", "gold": 1}, {"response": "1"}]))
-    with pytest.raises(UserError, match="row 0 has 'choice'"):
+    with pytest.raises(UserError, match=r"row 1 \(counted from 1\) has 'choice'"):
         list(grade_many([{"response": "1", "gold": 1, "choice": []}]))
-    with pytest.raises(UserError, match="response is None"):
-        list(grade_many([{"response": None, "gold": 1}]))
+    for broken, says in (
+        ({"response": None, "gold": 1, "id": "p7"}, r"^row 2 \(counted from 1, id 'p7'\): response is None, not text"),
+        (
+            {"response": "1", "gold": "F", "choices": ["1", "2"]},
+            r"^row 2 \(counted from 1\): gold 'F' is none of the 2",
+        ),
+    ):
+        verdicts = grade_many([{"response": r"\boxed{1}", "gold": 1, "id": 0}, broken])
+        assert next(verdicts).correct
+        with pytest.raises(UserError, match=says):
+            next(verdicts)
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from eval_suite.benchmarks.base import Benchmark, Loaded, Row, schema_hash
+from eval_suite.reporter import nth_row
 from mmcorl.data.row_parsing import RowError
 from mmcorl.errors import UserError
 from mmcorl.grading.code_task import CodeTask, ExtractedProgram
@@ -336,9 +337,9 @@ def _object(line: bytes, number: int, path: Path, offset: int) -> dict[str, Any]
     try:
         values = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise UserError(f"row {number} at byte {offset} of {path} is no JSON ({error}): replace it") from error
+        raise UserError(f"{nth_row(number, path)}, at byte {offset}, is no JSON ({error}): replace it") from error
     if not isinstance(values, dict):
-        raise UserError(f"row {number} at byte {offset} of {path} is no JSON object: replace it")
+        raise UserError(f"{nth_row(number, path)}, at byte {offset}, is no JSON object: replace it")
     return values
 
 

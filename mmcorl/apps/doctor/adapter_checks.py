@@ -19,7 +19,10 @@ from model_adapters.testing.subject import Skipped, Subject
 def scored(subject: Subject) -> str:
     """Score all rows in one batch as an update does, with the prompts once per completion and once for all."""
     policy = Policy(subject.model, subject.adapter, subject.processor)
-    rows = Rows(subject.encoded, range(len(subject.prompts)), subject.completions)
+    plain_rows = zip(subject.encoded, subject.completions, [row for row, _ in subject.plain_rows], strict=True)
+    odd = subject.odd_rows[0] if subject.adapter.multimodal else []
+    prompts, completions, expected = zip(*plain_rows, *odd, strict=True)
+    rows = Rows(prompts, range(len(prompts)), completions)
     plain, shared = policy(rows), "prompts once"
     try:
         policy.share_prefixes()
@@ -28,8 +31,7 @@ def scored(subject: Subject) -> str:
         shared, once = f"prompts once per completion ({in_a_line(error)})", plain
     subject.compare([once], [plain], "prompts once against once per completion, see bidirectional_spans")
     policy.banned = policy.banned[:0]  # of which transformers knows nothing
-    expected = torch.cat([logprobs for logprobs, _ in subject.plain_rows])
-    return f"{subject.compare([policy(rows)], [expected], 'against a plain forward pass')}; {shared}"
+    return f"{subject.compare([policy(rows)], [torch.cat(expected)], 'against a plain forward pass')}; {shared}"
 
 
 def predicted(subject: Subject) -> str:

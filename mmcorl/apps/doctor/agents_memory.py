@@ -14,7 +14,7 @@ from mmcorl.policy.prompt_encoder import PromptEncoder
 from mmcorl.run.prepare import Inputs
 from mmcorl.training import MemoryOf
 from mmcorl.types import Prompt
-from model_adapters.errors import AdapterError, in_a_line
+from model_adapters.errors import in_a_line
 
 SAMPLED_PROMPTS = 8
 """Training prompts that are encoded to predict memory: how much of a prompt its images are."""
@@ -52,8 +52,6 @@ def predict(
                 continue
             lengths = memory.prompts_of(encoder, length, prompts)
             budgets[encoder.name] = memory.budget(config, numbers[encoder.name], shape, prompts=lengths, cpu=not gpu)
-        except (AdapterError, MemoryError):
-            raise
         except Exception as error:  # a model may have any shape, and a run needs no prediction
             print(f"{encoder.name}: its memory cannot be predicted ({in_a_line(error)})", file=sys.stderr)
             continue

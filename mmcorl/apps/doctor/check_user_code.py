@@ -41,6 +41,13 @@ WRITTEN = {"answer_tags": "<think>Let me see.</think><answer>{}</answer>", "boxe
 """A response by the form that is asked for."""
 
 
+def questions(pair: str | None) -> list[Prompt]:
+    """Make up rows, where no data are read, with the wording of `supervision.pair`."""
+    texts = [f"What is {n} + 1?" for n in range(3)]
+    views = [{pair: text} if pair else {} for text in texts]
+    return [Prompt(f"made-up-{n}", str(n), texts[n], gold=str(n + 1), views=views[n]) for n in range(3)]
+
+
 def called_once(config: Config, rows: Sequence[Prompt]) -> Iterator[str]:
     """Call the user's relation, rule, reward, workflow and objective on made-up answers to `rows`; yield the calls.
 

@@ -14,6 +14,7 @@ from mmcorl.synthetic.rows import PICTURES
 
 Kind = Literal["text", "vlm"]
 NOT_SAID = object()
+ONE_SET = "one set for all agents"
 
 Row = tuple[str, Literal["paper", "release"], Any, Any]
 SETTINGS: tuple[Row, ...] = (
@@ -29,6 +30,8 @@ SETTINGS: tuple[Row, ...] = (
     ("vision.tiles", "paper", NOT_SAID, 1),
     # DrStranded/Co-RL ff476f0, where the paper says nothing.
     ("batch.prompts", "release", NOT_SAID, 8),
+    ("batch.refill", "release", 0.0, 0.0),
+    ("batch.order", "release", "shuffled", "shuffled"),
     ("data.max_prompt_tokens", "release", 3584 - 3072, 4096 - 1024),
     ("answers.extraction", "release", "last_number", "answer_tags"),
     ("answers.vote_by", "release", "strings", "strings"),
@@ -81,6 +84,11 @@ def beside_the_paper(config: Config) -> list[Comparison]:
     """Return every setting of the paper's runs and what a config has there."""
     kind = kind_of(config.data.train)
     rows = [Comparison("all ranks", "paper", 8, sum(agent.ranks for agent in config.local_agents))]
+    still = [f"{agent.name} ({'served' if agent.served else 'frozen'})" for agent in config.agents if not agent.learns]
+    rows.append(Comparison("agents that never learn", "paper", "none", ", ".join(still) or "none"))
+    apart = [f"{', '.join(names)} on {part.source}" for names, part in config.data_of.items()]
+    data = "; ".join([f"all on {config.data.train.source}", *apart]) if apart else ONE_SET
+    rows.append(Comparison("training data", "paper", ONE_SET, data))
     taught = config.supervision.kind
     # The paper's baselines TTRL and GT-Reward; one agent has no peer.
     baseline = taught in ("self", "gold") or len(config.agents) == 1

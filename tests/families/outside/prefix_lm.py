@@ -59,6 +59,22 @@ class PaliGemma(ImageTextAdapter):
         return ((seen & valid[:, None, :]) | index[:, None].eq(index))[:, None]
 
 
+class NeedsImages(PaliGemma):
+    """As its processor is, without prompts of text alone."""
+
+    needs_images = True
+    encode = ImageTextAdapter.encode
+    plain_inputs = ImageTextAdapter.plain_inputs
+
+
+class LeaksLate(PaliGemma):
+    """Tokens behind the seventeenth of a completion see all of it: beyond what is sampled before the first step."""
+
+    def attention_mask(self, model: nn.Module, input_ids: Tensor, valid: Tensor) -> Tensor:
+        late = (~self.prompt(input_ids)).cumsum(-1) > 17
+        return super().attention_mask(model, input_ids, valid) | (late[:, :, None] & valid[:, None, :])[:, None]
+
+
 class Leaks(PaliGemma):
     """Completions are taken for prompt, so every token sees its own future."""
 

@@ -73,10 +73,13 @@ def test_what_sees_the_future_fails_where_it_differs(checkpoint: Path, capsys: p
     assert main([*command, f"{ADAPTERS}:PaliGemma"]) == 0, capsys.readouterr().out
     right = {check["name"]: check for check in json.loads(capsys.readouterr().out)}
     assert right["scores through the policy"]["detail"].endswith("prompts once")
+    assert main([*command, f"{ADAPTERS}:NeedsImages"]) == 0, capsys.readouterr().out
+    images = {check["name"]: check for check in json.loads(capsys.readouterr().out)}
+    assert images["prompt_length equals encode"]["detail"].count(",") == 6  # of the nine prompts two have none
     assert main([*command, f"{ADAPTERS}:Leaks"]) == 1
     wrong = {check["name"] for check in json.loads(capsys.readouterr().out) if not check["passed"]}
     differs = {"forward equals transformers'", "cached generation scores as the forward", "scores through the policy"}
-    assert wrong == {*differs, "attention inside an image block"}
+    assert wrong == {*differs, "images of any shape", "attention inside an image block"}
 
 
 def test_one_trains_and_the_other_is_refused(
@@ -87,11 +90,12 @@ def test_one_trains_and_the_other_is_refused(
     config["reward"] = f"{tmp_path / 'reward.py'}:busy"
     config["agents"][1]["adapter"] = f"{ADAPTERS}:PaliGemma"
     command = ["train", str(write_config(tmp_path, config)), "--quiet", "steps=2", "--run-dir"]
-    assert main([*command, str(tmp_path / "right")]) == 0, capsys.readouterr().err
-    steps = [step["agents"]["mine"] for step in records(tmp_path / "right", "metrics.jsonl")]
-    drifts = [step["importance_drift_abs_mean"] for step in steps]
-    assert len(drifts) == 2
-    assert max(drifts) < 1e-5
+    for run, adapter in {"right": "PaliGemma", "pictures": "NeedsImages"}.items():
+        assert main([*command, str(tmp_path / run), f"agents.mine.adapter={ADAPTERS}:{adapter}"]) == 0, run
+        steps = [step["agents"]["mine"] for step in records(tmp_path / run, "metrics.jsonl")]
+        drifts = [step["importance_drift_abs_mean"] for step in steps]
+        assert len(drifts) == 2
+        assert max(drifts) < 1e-5
     start, end = (load_file(folder / "model.safetensors") for folder in (checkpoint, tmp_path / "right/final/mine"))
     assert start.keys() == end.keys()
     assert any(not end[name].equal(start[name]) for name in start)
@@ -100,3 +104,8 @@ def test_one_trains_and_the_other_is_refused(
     refusal = capsys.readouterr().err.splitlines()[-1]
     assert f"Leaks does not compute what transformers computes for {checkpoint}" in refusal
     assert not (tmp_path / "wrong" / "metrics.jsonl").exists()
+    late = [f"agents.mine.adapter={ADAPTERS}:LeaksLate", "sampling.max_new_tokens=30", "training.shared_prefix=off"]
+    assert main([*command, str(tmp_path / "late"), *late]) == 1
+    refusal = capsys.readouterr().err.splitlines()[-1]
+    assert "step 1: agent 'mine': engine and trainer differ by " in refusal
+    assert "correct the adapter's masks and positions of long rows" in refusal
