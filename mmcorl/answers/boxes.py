@@ -5,7 +5,7 @@ formula  = what stands between `$`, `\[`, `\(`, `\\`, `&` or line ends around a 
 answer   = the box, where nothing else stands behind the last `=` of its formula; else that formula without boxes
 parallel = boxes of one sentence, or items of one list, that differ: all of them with what stands between, unless a
            step (`then`, `so`, `=`) leads from one to the next
-no answer where words before the last box keep it from being stated, or words behind it take it back; see `denials`
+no answer where words before the last box keep it from being stated, or words behind it take it back; see `assertion`
 """
 
 from __future__ import annotations
@@ -13,10 +13,13 @@ from __future__ import annotations
 import re
 from itertools import pairwise
 
-from mmcorl.answers.denials import is_retracted
+from mmcorl.answers.assertion import HEDGING, NEUTRAL
+from mmcorl.answers.closed_classes import classes
 from mmcorl.answers.grammar import THEREFORE
 from mmcorl.answers.latex import clean
 from mmcorl.answers.names import QUANTITY
+from mmcorl.answers.retraction import is_retracted
+from mmcorl.answers.tokens import classes_in, tokens_of
 from mmcorl.answers.units import UNIT_WORDS, split_unit
 
 Span = tuple[int, int]
@@ -92,22 +95,11 @@ _NAMES_ANSWER = re.compile(r"answer|final|result|total|答案|therefore|thus|hen
 _MAX_BOXES, _BESIDE, _WINDOW = 64, 200, 1000
 
 # What stands around the box of an answer tag, or in a formula.
+_MATHEMATICS = classes("mathematics")
+_NAME = re.compile(r"(?:(?:[A-Za-z](?:_?\{?\w)?)? ?(?:[=≈]|\\approx)|[A-Za-z]|\\\\|\\)\s?")
 _FACTOR = re.compile(r"[\w})\]]\Z")
 _POWER = re.compile(r"\s{0,4}[\^!]")
-# `The area is \boxed{7}.`, `x = \boxed{7}`: what names the value or leads to it, and nothing that may change it.
-_DENIAL = r"(?i:\b(?:not|never|neither|nor|or|wrong|incorrect|false|maybe|perhaps|if)\b|n't\b|[?？]|不|或)"
-_AROUND = rf"(?:{_SPACE}|[*_\\]){{0,16}}"
-_EXCEPTS = r"\b(?:no|none|except|only|all|any|every\w*|without|solutions?)\b"
-_LEAD = re.compile(
-    rf"{_AROUND}(?:(?!(?s:.*){_DENIAL})(?!(?s:.*){_EXCEPTS})[A-Za-z,' ]{{1,200}}[.!\n])?{_AROUND}"
-    r"(?i:(?:(?:so|thus|hence|therefore|then|and|finally|consequently|in conclusion|we (?:get|have|find|obtain)"
-    rf"|i get|this (?:gives|means)|which (?:gives|is)|that),?{_SPACE}{{1,4}}){{0,4}}"
-    rf"(?:(?:{QUANTITY}|option|choice){_SPACE}{{0,4}}(?:is|are|equals|is equal to|=|≈)?"
-    rf"|(?:it|this|that|[A-Z](?:_?\w)?){_SPACE}{{0,4}}(?:is|equals|=|≈)"
-    rf"|so|thus|hence|therefore|答案(?:是|为|：)?|故选|选)?)[:：]?{_AROUND}"
-)
 _TEXT = re.compile(r"\\text(?:bf|rm)?\s?\{([^{}]{0,200})\}")
-_REASON = re.compile(rf"(?:{_SPACE}|[*_.,;:]){{0,16}}(?:(?:because|since|因为)\b(?!.*{_DENIAL}).*)?", re.DOTALL)
 # `\boxed{5} pairs of socks`: words that count the answer; those that name a unit or a multiple belong to it.
 _NOUNS = "|".join(sorted(map(re.escape, UNIT_WORDS), key=len, reverse=True))
 _COUNTED = re.compile(
@@ -431,10 +423,39 @@ def unwrap_boxes(content: str) -> str:
         position = end + 1
     behind = _without_boxes(content[position:]) if enclosing else content[position:]
     if len(innermost) == 1:
-        pieces[0] = "" if _LEAD.fullmatch(_TEXT.sub(r"\1", pieces[0])) else pieces[0]
-        behind = "" if _REASON.fullmatch(behind) else _unit_of(behind)
+        pieces[0] = "" if _leads_to_it(_TEXT.sub(r"\1", pieces[0])) else pieces[0]
+        behind = "" if _is_reason(behind) else _unit_of(behind)
         pieces[1] = f"({inner})" if _POWER.match(behind) else pieces[1]
     return "".join([*pieces, behind])
+
+
+_LEADING = NEUTRAL | classes("linking comma colon opener yielding adverb")
+_LONGEST_LEAD = 400
+_BRACKETS = frozenset("|{}<>")
+_NO_SENTENCE = HEDGING | classes("share part") | classes("wrong bound relative approximation arithmetic operation")
+_QUANTITY = re.compile(QUANTITY, re.IGNORECASE)
+
+
+def _leads_to_it(text: str) -> bool:
+    """Return whether words only name a value or lead to it: `x =`, `The area is`, behind sentences without hedges."""
+    if len(text) > _LONGEST_LEAD or not _BRACKETS.isdisjoint(text):
+        return False
+    tokens = tokens_of(_QUANTITY.sub("value", text))
+    start = max((at + 1 for at, token in enumerate(tokens) if token.classes & classes("end")), default=0)
+    if classes_in(tokens[:start]) & (_NO_SENTENCE | _MATHEMATICS):
+        return False
+    return all(
+        token.classes & _LEADING or (token.classes & _MATHEMATICS and _NAME.fullmatch(token.text))
+        for token in tokens[start:]
+    )
+
+
+def _is_reason(text: str) -> bool:
+    """Return whether nothing follows a box, or a reason that hedges nothing."""
+    tokens = tokens_of(text)
+    start = next((token.start for token in tokens if token.classes & classes("reason")), len(text))
+    blank = _EMPTY.fullmatch(text[:start]) is not None
+    return blank and not (start < len(text) and classes_in(tokens) & HEDGING)
 
 
 def _unit_of(behind: str) -> str:

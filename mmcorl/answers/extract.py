@@ -54,7 +54,7 @@ def extract(
     `commit`: drop everything up to the last mark that closes a thought, and everything from a thought that never closes
     unless the text ends with a complete answer tag; then take the last complete `<answer>...</answer>`, unwrapping a
     box inside; else the last balanced `\\boxed{}`, `\\fbox{}` or `boxed{}`, or the last ones joined by `and`. Blank
-    content is no answer, nor is a box that the words around it deny or take back (`mmcorl.answers.denials`). A complete
+    content is no answer, nor is a box that the words around it deny (`mmcorl.answers.assertion`). A complete
     answer counts even when the text is cut off after it.
 
     `answer_tags` (the authors' VLM training): the last complete `<answer>...</answer>` alone, in a think block, too.

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import re
 
+from mmcorl.answers.assertion import HEDGING
+from mmcorl.answers.closed_classes import classes
+from mmcorl.answers.tokens import classes_in, tokens_of
+
 _OPTION_PREFIX = (
     r"(?:(?:the )?(?:correct |final |best )?(?:answer|option|choice)s?(?: is)? ?:? ?"
     r"|(?:故|应|因此|所以)?(?:正确)?(?:答案|选项|选择|选)(?:应)?(?:是|为|选)?:? ?)?"
@@ -42,17 +46,14 @@ def labelled_option(text: str) -> tuple[str, str] | None:
 
 # Another letter as a label, or words that take back or leave open what stands before.
 _OTHER_LETTER = re.compile(r"(?<![A-Za-z\\_^{])[A-H](?![A-Za-z'_^=(]|[)\]]? ?=)")
-_HEDGE = re.compile(
-    r"\b(?:not|n't|nor?|neither|either|or|but|maybe|perhaps|possibly|probably|might|could|may|unless|instead|actually"
-    r"|wait|wrong|incorrect|unsure|sure|guess|alternatively|also)\b|n't\b|\?|\\to(?![A-Za-z])|->|不|或|可能",
-    re.IGNORECASE,
-)
+_ARROW = re.compile(r"\\to(?![A-Za-z])|->")
+_HEDGES = (HEDGING | classes("emphasis")) & ~classes("absence")
 
 
 def offers_more(text: str, label: str = "") -> bool:
     """Return whether the text after an option letter names another letter, hedges or denies."""
     others = {match.group() for match in _OTHER_LETTER.finditer(text)} - {label}
-    return bool(others) or _HEDGE.search(text) is not None
+    return bool(others) or classes_in(tokens_of(text)) & _HEDGES != 0 or _ARROW.search(text) is not None
 
 
 def without_option_prefix(text: str) -> str:

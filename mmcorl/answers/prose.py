@@ -1,12 +1,13 @@
 r"""Answers that a response states in sentences, where it has neither answer tags nor a box: a reading on request.
 
     response    = {sentence} statement [explanation] [courtesy]     thoughts dropped; nothing where it was cut off
-    statement   = label value | [lead] announcement value | bold | bare
+    statement   = label value | [lead] announcement value | choice | bold | bare
     label       = [article] {qualifier} noun ":"          `**Final Answer:**`, `答案：`; the value may be the next line
     announcement = [article] {qualifier} noun is          `the correct option is`, `die Antwort lautet`, `答案是`
     lead        = {connective | clause ","}               `So`, `Therefore,`, `Based on the chart,`, without doubt
     bold        = the last line, whose only emphasis is the value: alone, or behind words without doubt that end on
                   `is`, `=`, `:` or the like
+    choice      = "I choose" option | "####" number
     bare        = the whole response, where it is an option or a number with its unit; its last line, where it is a
                   letter and options are known
     value       = an option by letter, text or both, where options are known; else what the grammar of answers reads
@@ -16,8 +17,8 @@ r"""Answers that a response states in sentences, where it has neither answer tag
 
 The last statement counts. There is none where an earlier one differs, unless words stand between them and the later one
 is labelled or announced, too; where a sentence behind it is no explanation (`Wait, no.`); and where another question
-follows. Nouns, qualifiers, connectives and words of doubt are closed classes of the languages below; what
-is in no rule above is no answer.
+follows. Nouns, qualifiers, connectives and words of doubt are those of `closed_classes`; what is in no rule above is no
+answer.
 """
 
 from __future__ import annotations
@@ -26,111 +27,25 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from mmcorl.answers.assertion import HEDGING
+from mmcorl.answers.closed_classes import classes
+from mmcorl.answers.tokens import Token, classes_in, tokens_of
+
 LONGEST_VALUE = 200
 _UNREAD = "\0"
 """What is announced as the answer and is no value."""
 _READ = 1 << 15
 """Characters of a response's end that are read."""
-# Nouns with what qualifies them, and what says `is`.
-_SPACED = {
-    "English": (
-        r"(?:the |my |our )?(?:(?:final|correct|right|best|short) ){0,2}answers?(?: (?:choice|option))?"
-        r"(?: to (?:the|this|your) (?:question|problem))?"
-        r"|(?:the )?(?:(?:final|correct|right|best) )?(?:option|choice) letter"
-        r"|(?:the )?(?:final|correct|right|best) (?:option|choice|letter)|ans\.?",
-        "is",
-    ),
-    "German": (r"(?:die |meine )?(?:(?:richtige|endgültige|korrekte|finale) )?antwort", "ist|lautet"),
-    "Dutch": (r"(?:het )?(?:(?:juiste|correcte) )?antwoord", "is"),
-    "Nordic": (r"(?:det )?(?:(?:rätta|riktige|rigtige) )?svar(?:et)?|vastaus", "är|er|on"),
-    "French": (r"(?:la )?(?:bonne )?réponse(?: (?:finale|correcte))?", "est"),
-    "Spanish": (r"(?:la )?respuesta(?: (?:final|correcta))?", "es"),
-    "Portuguese": (r"(?:a )?resposta(?: (?:final|correta))?", "é"),
-    "Italian": (r"(?:la )?risposta(?: (?:finale|corretta|esatta))?", "è"),
-    "Romanian": (r"răspuns(?:ul)?(?: (?:final|corect))?", "este"),
-    "Slavic": (
-        r"(?:(?:правильный|окончательный) )?ответ|(?:правильна )?відповідь|(?:poprawna |prawidłowa )?odpowiedź"
-        r"|(?:správná )?odpověď",
-        "to|je|—|–",
-    ),
-    "Turkish": (r"(?:doğru )?(?:cevap|yanıt)", ""),
-    "Malay": (r"jawaban(?:nya)?", "adalah"),
-    "Vietnamese": (r"đáp án(?: đúng)?", "là"),
-    "Greek": (r"(?:η )?(?:σωστή )?απάντηση", "είναι"),
-}
-_UNSPACED = {
-    "Chinese": (r"(?:(?:这|本|此)道?题的?)?(?:最终|正确|最后)?的?(?:答案|选项)", "是|为|應為|应为"),
-    "Japanese": (r"(?:最終的な)?(?:答え|解答|正解|回答)", "は"),
-    "Korean": (r"(?:최종 )?(?:정답|답)", "은|는"),
-    "Arabic and Hebrew": (r"(?:الإجابة|الجواب)(?: (?:النهائية|الصحيحة))?|ה?תשובה", "هي|هو|היא"),
-    "Hindi": (r"(?:सही )?उत्तर", ""),
-}
-_NOUN = "|".join(noun for noun, _ in (*_SPACED.values(), *_UNSPACED.values()))
-_ANNOUNCED = "|".join(
-    [rf"(?:{noun}) (?:{verb})(?![^\W\d_])" for noun, verb in _SPACED.values() if verb]
-    + [rf"(?:{noun})\s?(?:{verb})" for noun, verb in _UNSPACED.values() if verb]
-    # Behind `daher`, `dus`, `därför` the verb comes first.
-    + [rf"(?:{verb}) (?:{noun})(?![^\W\d_])" for noun, verb in map(_SPACED.__getitem__, ("German", "Dutch", "Nordic"))]
+_ANSWER, _OPTION, _RIGHT = classes("answer"), classes("option"), classes("right")
+_COPULA, _COLON, _CONSEQUENCE = classes("copula particle"), classes("colon"), classes("consequence")
+_MARK, _ARTICLE = classes("comma colon semicolon opening closing end"), classes("determiner speaker")
+_CLAUSE = classes("basis according reason cause relative in")
+_DOUBT = HEDGING | classes(
+    "obligation rejection wrong wrongly error slip lapse saying example supposition quote interjection"
 )
-_CONNECTIVES = (
-    r"so|thus|therefore|hence|then|and|finally|consequently|in conclusion|in summary|as a result|(?:this|that) means"
-    r"(?: that)?|we conclude(?: that)?|it follows that|also|daher|somit|folglich|deshalb|dus|daarom|donc|alors|ainsi"
-    r"|par conséquent|por lo tanto|por tanto|entonces|así que|logo|portanto|assim|quindi|dunque|pertanto|perciò|deci"
-    r"|следовательно|значит|таким образом|итак|отже|zatem|więc|tedy|takže|buna göre|dolayısıyla|jadi|vậy|άρα"
-    r"|따라서|그러므로|لذلك|לכן|इसलिए"
-)
-_UNSPACED_CONNECTIVES = r"因此|所以|故|综上(?:所述)?|于是|よって|したがって"
-_CLAUSE = (
-    r"(?:(?:based on|according to|from|by|in|after|looking at|using|given) (?:the|this|these|that|our|my|\w+ing)"
-    r"|since|because)\b[^,.;!?]{1,160}"
-)
-_UNSPACED_CLAUSE = r"(?:因为|由于|根据)[^，。！？]{1,80}，"
-_LEAD = (
-    rf"(?:(?:(?:{_CONNECTIVES})(?![^\W\d_])|{_UNSPACED_CONNECTIVES})\s?[,，、:：]?\s?)?(?:{_CLAUSE},\s|{_UNSPACED_CLAUSE})?"
-    rf"(?:(?:{_CONNECTIVES})(?![^\W\d_])\s?,?\s|{_UNSPACED_CONNECTIVES})?"
-)
-_MARKS = r"[\s>#*_•`\-–—]*"
-_LABEL = re.compile(rf"{_MARKS}(?:{_LEAD})(?:{_NOUN}) ?[:：]\s*(?P<value>.*)", re.IGNORECASE | re.DOTALL)
-_HEADING = re.compile(rf"\s*(?:#+\s*)?\**(?:{_NOUN})\**:?\**\s*", re.IGNORECASE)
-_ANNOUNCEMENT = re.compile(
-    rf"{_MARKS}(?P<lead>{_LEAD})(?:{_ANNOUNCED})\s?[:：]?\s*(?P<value>.*)", re.IGNORECASE | re.DOTALL
-)
-_CHOSEN = re.compile(rf"{_MARKS}(?:{_LEAD})(?:故选|所以选|应选|故答案选)[:：]?\s*(?P<value>.*)", re.DOTALL)
+_MATHEMATICS = classes("mathematics")
+_VERB = classes("copula auxiliary having yielding")
 _BOLD = re.compile(r"\*\*(?P<bold>[^*\n]{1,200})\*\*|__(?P<under>[^_\n]{1,200})__")
-_COPULA = re.compile(
-    r"(?:[=:≈：]|\b(?:is|are|equals|be|option|choice|answer|ist|lautet|beträgt|est|es|é|è|равен|равна|равно|составляет)"
-    r"|是|为|等于|は|은|는)\s*\Z",
-    re.IGNORECASE,
-)
-_DOUBT = re.compile(
-    r"\b(?:not|never|neither|nor|either|or|maybe|perhaps|possibly|probably|likely|might|may|could|would|should|unless|if"
-    r"|unlikely|reject\w*|exclud\w*|discard\w*|eliminat\w*|ruled|extraneous|unsure|uncertain|sure|guess|assum\w+|suppos\w+|wrong|incorrect|false|mistake\w*|errors?|actually|wait|however|but"
-    r"|instead|alternatively|cannot|no|idea|know|think\w*|thought|believe\w*|heard|some(?:one)?|student|said|says|claim\w*|example|vielleicht|möglicherweise"
-    r"|wahrscheinlich|vermutlich|nicht|falsch\w*|wenn|peut-être|probablement|pas|faux|fausse|si|quizás?|tal vez"
-    r"|probablemente|talvez|provavelmente|não|forse|probabilmente|non|errato|se|возможно|наверное|вероятно|не|неверно"
-    r"|если|misschien|niet)\b|n't\b|[?？\"“”«»„]|可能|也许|或|大概|不|错|如果|かもしれ|多分|おそらく|違|もし|아마|아니|만약",
-    re.IGNORECASE,
-)
-_VERB = re.compile(
-    r"\b(?:is|are|was|were|has|have|gives?|would|should|can|will|does|do|ist|sind|est|sont|es|son|é|è|sono)\b|是",
-    re.IGNORECASE,
-)
-_BECAUSE = re.compile(
-    r"[,;.。，；(]?\s*\b(?:because|since|as|given that|weil|denn|parce que|puisque|car|porque|ya que|pois|perché|poiché"
-    r"|потому что|так как|omdat)\b|[，。,]?\s*(?:因为|由于)",
-    re.IGNORECASE,
-)
-_EXPLANATION = re.compile(
-    rf"{_MARKS}(?:explanation|reason(?:ing)?|rationale|justification|(?:this is )?because|begründung|erklärung"
-    r"|explication|explicación|explicação|spiegazione|объяснение|пояснение|解释|解析|理由|説明|설명)\**\s*[:：]?",
-    re.IGNORECASE,
-)
-_COURTESY = re.compile(
-    rf"{_MARKS}(?:(?:i )?hope (?:this|that|it) (?:helps|is helpful)|(?:please )?(?:let me know|feel free)"
-    r"|(?:do|if) you have (?:any )?(?:other|more|further|questions)).*",
-    re.IGNORECASE | re.DOTALL,
-)
-_QUESTION = re.compile(rf"{_MARKS}(?:question|problem|q|问题|题目|frage|pregunta|вопрос)\s?\d*\s?[:：]", re.IGNORECASE)
 # A period behind a lone letter is an option's mark.
 _SENTENCE = re.compile(
     r"(?<![\s(*:：][A-H])(?<!\bans)[.!?](?=[\s*\"”)]|\Z)[*)]{0,3}|[。！？]\**|\n"
@@ -143,6 +58,7 @@ _NUMBER = re.compile(r"(?<![\w.])-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?![\w])"
 _BARE_NUMBER = re.compile(
     r"[-−+]?[$€£¥]?\s?(?:\d{1,3}(?:,\d{3})+|\d{1,15})(?:\.\d{1,15})?(?:/\d{1,9})?\s?[^\W\d_°%²³/^]{0,12}[°%²³]?"
 )
+_FACTORIAL = re.compile(r"\d!\Z")
 _WORD = re.compile(r"[\w.%°-]+")
 _MARKED = re.compile(r"(?:\A|\s)\w*\d(!(?=[*_]{0,3}[.,;])|(?<![\"'“]\d)['\"])[*_.,;]*\Z")
 _ENDING = re.compile(r"\s*(?:です|である|だ|입니다|이다|이에요)\s*\Z")
@@ -168,7 +84,7 @@ def prose_answer(text: str, choices: Sequence[str] | None = None) -> str | None:
     """
     text = text[-_READ:].strip()
     sentences = list(_sentences(text))
-    while sentences and _COURTESY.fullmatch(sentences[-1]):
+    while sentences and _opens(sentences[-1], "courtesy"):
         text = text[: text.rindex(sentences.pop())].strip()
     options = tuple(_plain(choice) for choice in choices or ())
     statements = list(_stated(sentences, options))
@@ -178,7 +94,7 @@ def prose_answer(text: str, choices: Sequence[str] | None = None) -> str | None:
         return None
     behind = sentences[last.sentence + 1 :]
     first = statements[0].sentence
-    if any(_QUESTION.match(sentence) for sentence in sentences[first + 1 :]):
+    if any(_opens(sentence, "asking") and ":" in sentence for sentence in sentences[first + 1 :]):
         return None
     for earlier in statements[:-1]:
         apart = (
@@ -187,9 +103,11 @@ def prose_answer(text: str, choices: Sequence[str] | None = None) -> str | None:
         if _key(earlier.answer, options) != _key(last.answer, options) and not apart:
             return None
     explanation = " ".join([last.explanation, *behind]).strip()
-    if behind and not last.explanation and not _EXPLANATION.match(behind[0]):
+    # Behind `Answer: B` alone on its line explanations need not name the option again.
+    alone = last.declared and _option(last.answer, options) and f"\n{behind[0]}" in text if behind else False
+    if behind and not (last.explanation or alone or _opens(behind[0], "explanation reason cause")):
         return None
-    return last.answer if not explanation or _agrees(explanation, last.answer, options) else None
+    return last.answer if not explanation or _agrees(explanation, last.answer, options, alone) else None
 
 
 def _sentences(text: str) -> Iterator[str]:
@@ -203,20 +121,87 @@ def _sentences(text: str) -> Iterator[str]:
         yield text[start:].strip()
 
 
+def _opens(sentence: str, names: str) -> bool:
+    """Return whether a sentence begins with a word of some classes, marks and a pronoun aside."""
+    passed = _MARK | classes("speaker mathematics pronoun copula")
+    first = next(
+        (token for token in tokens_of(sentence[:200]) if not token.classes & passed or token.classes & classes(names)),
+        None,
+    )
+    return first is not None and bool(first.classes & classes(names))
+
+
+def _announced(text: str) -> tuple[int, bool] | None:
+    """Return where what a sentence announces as the answer begins, and whether the sentence names it alone."""
+    tokens = [token for token in tokens_of(text[:400]) if token.text not in "-•>"]
+    at = next((k for k, token in enumerate(tokens) if token.classes & (_ANSWER | _OPTION)), None)
+    if at is None:
+        return _chosen(tokens)
+    start, end = at, at + 1
+    while start and tokens[start - 1].classes & (_RIGHT | _ARTICLE | classes("of")):
+        start -= 1
+    while end < len(tokens) and tokens[end].classes & (_ANSWER | _OPTION | _RIGHT | classes("outcome")):
+        end += 1
+    if end + 2 < len(tokens) and tokens[end].classes & classes("of") and tokens[end + 2].classes & classes("asking"):
+        # `the answer to the question`
+        end += 3
+    noun, lead, behind = tokens[start:end], tokens[:start], tokens[end:]
+    if noun[0].classes & classes("indefinite") and noun[-1].text.startswith("answer"):
+        return None
+    if not classes_in(noun) & _ANSWER and not (classes_in(noun) & _RIGHT or not text.isascii()):
+        return _chosen(tokens)
+    inverted = bool(lead) and bool(lead[-1].classes & classes("copula"))
+    if not _is_lead(lead[:-1] if inverted else lead):
+        return None
+    if not behind or all(token.classes & (_COLON | classes("end")) for token in behind):
+        return (len(text), not lead)
+    if inverted:
+        return behind[0].start, False
+    if behind[0].classes & (_COPULA | _COLON) and behind[0].text != "for":
+        while len(behind) > 1 and behind[1].classes & (_COLON | _CONSEQUENCE | classes("adverb")):
+            behind = behind[1:]
+        return behind[0].end, False
+    if noun[-1].classes & _COPULA or noun[-1].text == "答案选":
+        return noun[-1].end, False
+    return _chosen(tokens)
+
+
+def _chosen(tokens: Sequence[Token]) -> tuple[int, bool] | None:
+    """Return where the option begins behind `故选`, `I choose`."""
+    for at, token in enumerate(tokens):
+        spoken = token.classes & classes("choosing") and at and tokens[at - 1].classes & classes("speaker")
+        if (token.classes & classes("chosen") or spoken) and _is_lead(tokens[: at - 1 if spoken else at]):
+            while at + 1 < len(tokens) and tokens[at + 1].classes & (_COLON | _OPTION | _ARTICLE):
+                at += 1
+            following = classes_in(tokens[at + 1 : at + 2])
+            return (tokens[at].end, False) if not spoken or following & (_MATHEMATICS | _MARK) else None
+    return None
+
+
+def _is_lead(lead: Sequence[Token]) -> bool:
+    """Return whether words before an announcement only connect it: `So`, `Based on the chart,`, `因为...，所以`."""
+    while lead and lead[0].classes & (_CONSEQUENCE | _MARK | classes("opener linking")):
+        lead = lead[1:]
+    while lead and lead[-1].classes & (_CONSEQUENCE | classes("linking")):
+        lead = lead[:-1]
+    if all(token.classes & _MATHEMATICS for token in lead):
+        return True
+    is_clause = lead[0].classes & _CLAUSE and lead[-1].classes & classes("comma")
+    return bool(is_clause) and not classes_in(lead[:-1]) & (
+        classes("comma semicolon end tentative source name") | _DOUBT
+    )
+
+
 def _stated(sentences: Sequence[str], options: tuple[str, ...]) -> Iterator[_Statement]:
     """Yield the labelled and announced statements, in order."""
     for number, sentence in enumerate(sentences):
-        plain = _BOLD.sub(lambda match: match["bold"] or match["under"], sentence)
-        match = _LABEL.match(plain) or _ANNOUNCEMENT.match(plain) or _CHOSEN.match(plain)
-        heading = _HEADING.fullmatch(sentence)
-        if match is not None and _DOUBT.search(match.groupdict().get("lead") or ""):
+        plain = _without_bold(sentence)
+        if (announced := _announced(plain)) is None:
             continue
-        value, at = ("", number) if match is None or heading else (match["value"], number)
-        if heading or (match is not None and not value.strip(_AROUND)):
+        value, heading, at = plain[announced[0] :], announced[1], number
+        if not value.strip(_AROUND):
             at = number + 1
-            value = (
-                _BOLD.sub(lambda match: match["bold"] or match["under"], sentences[at]) if at < len(sentences) else ""
-            )
+            value = _without_bold(sentences[at]) if at < len(sentences) else ""
         if value.strip(_AROUND) and not value.rstrip("* ").endswith(("?", "？")):
             answer, explanation = _value(value, options)
             # What is announced and no value is a statement, too: it differs from any other.
@@ -224,10 +209,15 @@ def _stated(sentences: Sequence[str], options: tuple[str, ...]) -> Iterator[_Sta
                 yield _Statement(answer or _UNREAD, at, explanation, True)
 
 
+def _without_bold(sentence: str) -> str:
+    return _BOLD.sub(lambda match: match["bold"] or match["under"], sentence)
+
+
 def _final(text: str, sentences: Sequence[str], options: tuple[str, ...]) -> Iterator[_Statement]:
     """Yield the last line where it is bold or bare."""
     line = text.rpartition("\n")[2].strip()
-    if not sentences or _HEADING.fullmatch(line):
+    heading = _announced(line)
+    if not sentences or (heading is not None and heading[0] == len(line)):
         return
     # Options line by line are a menu.
     listed = len(sentences) > 1 and _LETTER.fullmatch(sentences[-2].strip(_AROUND + "-•>|")) is not None
@@ -235,7 +225,7 @@ def _final(text: str, sentences: Sequence[str], options: tuple[str, ...]) -> Ite
     end = len(sentences) - 1
     if len(bold) == 1 and not line[bold[0].end() :].strip(_AROUND):
         lead, content = line[: bold[0].start()], bold[0]["bold"] or bold[0]["under"]
-        stated = (not lead.strip(_AROUND + "#>-") and not listed) or (_COPULA.search(lead) and not _DOUBT.search(lead))
+        stated = (not lead.strip(_AROUND + "#>-") and not listed) or (_leads(lead) and not _doubts(lead))
         if (
             stated
             and (answer := _value(content, options))
@@ -245,13 +235,27 @@ def _final(text: str, sentences: Sequence[str], options: tuple[str, ...]) -> Ite
         ):
             yield _Statement(answer[0], end, "", False)
         return
-    bare = _trimmed(line)
+    bare = _trimmed(line.removeprefix("####"))
     letter = _LETTER.fullmatch(bare)
     letter_only = letter is not None and not letter["rest"] and not listed
     small = text == line and re.fullmatch(r"\(?[a-h]\)?", bare) is not None
-    whole = text == line and (_option(bare, options) or _BARE_NUMBER.fullmatch(bare) is not None)
+    whole = (
+        (text == line or line.startswith("####"))
+        and (_option(bare, options) or _BARE_NUMBER.fullmatch(bare) is not None)
+        and not _FACTORIAL.search(line)
+    )
     if whole or (options and (letter_only or small)):
         yield _Statement(bare, end, "", False)
+
+
+def _leads(lead: str) -> bool:
+    """Return whether words before a bold value end on a verb, a noun or a sign that leads to it."""
+    tokens = tokens_of(lead)
+    return bool(tokens) and bool(tokens[-1].classes & (_COPULA | _COLON | _ANSWER | _OPTION | classes("equals")))
+
+
+def _doubts(text: str) -> bool:
+    return classes_in(tokens_of(text)) & _DOUBT != 0
 
 
 def _value(text: str, options: tuple[str, ...]) -> tuple[str | None, str]:
@@ -259,15 +263,17 @@ def _value(text: str, options: tuple[str, ...]) -> tuple[str | None, str]:
     text = _ENDING.sub("", _trimmed(text))
     if text and _option(text, options):
         return text, ""
-    because = _BECAUSE.search(text)
+    because = next(
+        (token.start for token in tokens_of(text[: 2 * LONGEST_VALUE]) if token.classes & classes("reason cause")), None
+    )
     value, explanation = text, ""
     if because is not None:
-        value, explanation = _trimmed(text[: because.start()]), text[because.start() :]
+        value, explanation = _trimmed(text[:because].rstrip(" ,，;；(")), text[because:]
     if not value or len(value) > LONGEST_VALUE or "\n" in value:
         return None, explanation
     if _option(value, options):
         return value, explanation
-    if len(value.split()) > 1 and (_DOUBT.search(value.replace(" or ", " ")) or _VERB.search(value)):
+    if len(value.split()) > 1 and (_doubts(value.replace(" or ", " ")) or classes_in(tokens_of(value)) & _VERB):
         return None, explanation
     return value, explanation
 
@@ -306,9 +312,12 @@ def _plain(text: str) -> str:
     return " ".join(re.sub(r"[$*`\\{}]|\\text", " ", text.casefold()).split()).strip(" .,;:()")
 
 
-def _agrees(explanation: str, answer: str, options: tuple[str, ...]) -> bool:
-    """Return whether an explanation says the answer again, no other one, and nothing of doubt."""
-    if _DOUBT.search(explanation):
+def _agrees(explanation: str, answer: str, options: tuple[str, ...], alone: bool) -> bool:
+    """Return whether an explanation says the answer again, no other one, and nothing of doubt.
+
+    `alone`: it need not say it again.
+    """
+    if _doubts(explanation):
         return False
     key = _key(answer, options)
     if key.startswith("option "):
@@ -319,7 +328,7 @@ def _agrees(explanation: str, answer: str, options: tuple[str, ...]) -> bool:
             for index, option in enumerate(options)
             if len(option) > 1 and f" {option} " in f" {words} "
         }
-        return named == {key}
+        return named == {key} or (alone and not named)
     numbers = _NUMBER.findall(explanation)
     values = _NUMBER.findall(answer)
     return (

@@ -72,7 +72,7 @@ class RelationRow(Row):
         return self.name, hashlib.sha256(source.encode()).hexdigest()[:8]
 
 
-RELATION = ("mmcorl-answers", "10")
+RELATION = ("mmcorl-answers", "11")
 """Name and version of the built-in relation, stored beside every score; any changed verdict raises the version."""
 
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+from mmcorl.answers.assertion import NEUTRAL
+from mmcorl.answers.closed_classes import classes
 from mmcorl.answers.option_letters import offers_more
 from mmcorl.answers.options import LETTERS
-from mmcorl.grading.wording import NEUTRAL, has_words, plain, without_reason
+from mmcorl.answers.tokens import classes_in, tokens_of
+from mmcorl.grading.wording import has_words, plain, without_denied, without_reason
 
 _OTHER_ALPHABETS = {
     letter: index
@@ -27,15 +30,7 @@ _ORDINALS = {
     ))
     for word in words.split()
 }  # fmt: skip
-_OPTION_NOUNS = re.compile(
-    r"option|choice|alternative|answer|auswahl|antwort|choix|réponse|opción|respuesta|opção|resposta|opzione|risposta"
-    r"|вариант|ответ"
-    r"|选项|選択肢|个|選択|답|보기|번째|الخيار|seçenek|pilihan|lựa chọn",
-    re.IGNORECASE,
-)
-_CJK_NEUTRAL = re.compile(
-    "正确|答案|选项|選択肢|选择|选|應|应|故|是|为|個|个|项|为:|正解|答え|答|は|です|正解は|이다|입니다|정답|정답은|은|는|选为|第(?=[一二三四五六])"
-)
+_NOUNS = classes("answer option")
 _NUMBERED = re.compile(r"(?:the )?(?:option|choice|alternative|opción|opção|вариант|选项) ?#?([1-8])", re.IGNORECASE)
 _LABEL = re.compile(
     r"[(\[（【] ?([A-H]) ?[)\]）】]|(?<![^\W\d_'])(?<![\\$^_{])([A-H])(?![^\W\d_]*[A-Za-z_^'])(?! ?[=+*/])"
@@ -53,15 +48,15 @@ def option_said(
     if not has_words(answer) or "?" in answer:
         return None
     text = plain(answer)
-    text, reason = without_reason(text)
+    text, reason = without_reason(without_denied(text) or text)
     labels = [first or second for first, second in _LABEL.findall(text)]
-    if text.startswith("A ") and labels == ["A"] and not _OPTION_NOUNS.search(text):
+    if text.startswith("A ") and labels == ["A"] and not classes_in(tokens_of(text)) & _NOUNS:
         return None
     if len(labels) > 1:
         return None
     rest = _LABEL.sub(" ", text)
     positions = {LETTERS.index(label) for label in labels}
-    if _OPTION_NOUNS.search(rest):
+    if classes_in(tokens_of(rest)) & _NOUNS:
         if (numbered := _NUMBERED.fullmatch(rest)) is not None and not by_value(numbered.group(1)):
             return LETTERS[int(numbered.group(1)) - 1] if 0 < int(numbered.group(1)) <= len(choices) else None
         rest, ordinals = _without_ordinals(rest)
@@ -100,6 +95,5 @@ def _is_only(rest: str, label: str, by_value: Callable[[str], frozenset[str]]) -
 
 
 def _without_neutral(text: str) -> str:
-    text = _CJK_NEUTRAL.sub(" ", text)
-    kept = [word for word in text.split() if word.strip("(),.:;").casefold() not in NEUTRAL]
+    kept = [text[token.start : token.end] for token in tokens_of(text) if not token.classes & NEUTRAL]
     return " ".join(kept).strip(" ,.;:-()[]")

@@ -13,7 +13,9 @@ from functools import lru_cache
 from typing import Literal
 
 from mmcorl.answers import Equivalence, extract
-from mmcorl.answers.denials import is_retracted, sentence_before
+from mmcorl.answers.assertion import CHANGING, is_asserted, sentence_before
+from mmcorl.answers.boxes import BOX
+from mmcorl.answers.closed_classes import classes_of
 from mmcorl.answers.extract import extract_prose
 from mmcorl.answers.grammar import split_top_level
 from mmcorl.answers.intervals import interval
@@ -22,9 +24,9 @@ from mmcorl.answers.latex import clean
 from mmcorl.answers.numbers import constant_value
 from mmcorl.answers.parse import ParsedAnswer, parse
 from mmcorl.answers.relation_base import LONGEST
+from mmcorl.answers.retraction import is_retracted, is_withdrawn
 from mmcorl.answers.thinking import CLOSES, OPENS
 from mmcorl.answers.units import UNIT_WORDS
-from mmcorl.grading.clauses import is_stated, is_withdrawn
 from mmcorl.grading.finish import finish_of
 from mmcorl.grading.gold import clean_gold
 from mmcorl.grading.items import McqPolicy
@@ -43,7 +45,6 @@ from mmcorl.grading.question import (
 from mmcorl.grading.reference import Reference
 from mmcorl.grading.statements import approximation, around_the_answer, contradicts, mentions_another
 from mmcorl.grading.wording import (
-    CHANGING,
     has_words,
     plain,
     says_words,
@@ -154,11 +155,13 @@ def apply_rules(
 
 def _stands(answer: str, response: str, before: str, behind: str, reference: Reference, relation: Equivalence) -> bool:
     """Return whether a response states its answer, and neither takes it back nor mentions another one."""
-    if not is_stated(before, behind, reference.question):
+    if not is_asserted(before, behind, reference.question):
         return False
     if not behind.strip(" $*.}\n"):
         return True
-    if is_withdrawn(before, behind) or mentions_another(answer, before, behind, relation, choices_of(reference)):
+    if BOX.search(behind) or "<answer>" in behind or is_withdrawn(before, behind):
+        return False
+    if mentions_another(answer, before, behind, relation, choices_of(reference)):
         return False
     thinks = "<" in behind or "[T" in behind or "◁" in behind
     return not thinks or OPENS.search(behind) is None
@@ -322,7 +325,9 @@ def _compare_values(answer: str, gold: str, reference: Reference, relation: Equi
             return _same_size(left, right, relation), "as a size"
         if "ratio" in (left.kind, right.kind) and is_other_way_round(_names(answer), question):
             return False, "a ratio the other way round"
-    if left.unit is not None and (CHANGING - UNIT_WORDS) & set(left.unit.split()):
+    if left.unit is not None and any(
+        word not in UNIT_WORDS and classes_of(word) & CHANGING for word in left.unit.split()
+    ):
         # `12 minus` and `12 mindestens` count no things.
         return False, "a word that changes the value"
     if question is not None:

@@ -1,8 +1,9 @@
 r"""What the prose around a box says of it: another answer, or the unit of its approximation.
 
-    statement = ("the answer" | the quantity that the question asks for) copula value, then the sentence ends;
-                value "is the answer"
-    mention   = (pronoun | noun of an answer, in many languages) copula value, and the clause ends; `x = value` alone
+    statement = subject [adverb] verb [adverb] value end | value copula "the answer"
+    subject   = answer | the quantity that the question asks for | pronoun, where it `should be` or `is actually`
+    verb      = copula | ":" | saying (`the answer key says 8`)
+    mention   = (pronoun | nobody: `è 8`, `8です`) copula value end | `x = value`, a sentence alone
 
 A statement in the sentence before the box, or anywhere behind it, contradicts the box where its value is another one:
 there is no answer. A mention behind it may be of something else: rules only leave that answer to a judge.
@@ -11,72 +12,43 @@ there is no answer. A mention behind it may be of something else: rules only lea
 from __future__ import annotations
 
 import re
-from functools import lru_cache
+from collections.abc import Iterator, Sequence
 
 from mmcorl.answers import Equivalence
+from mmcorl.answers.assertion import NEUTRAL, is_denied, sentence_before
 from mmcorl.answers.boxes import BOX
-from mmcorl.answers.denials import is_denied, sentence_before
+from mmcorl.answers.closed_classes import classes, classes_of
 from mmcorl.answers.extract import Source, last_tag
 from mmcorl.answers.options import LETTERS
 from mmcorl.answers.parse import parse
-from mmcorl.grading.wording import NEUTRAL, plain
+from mmcorl.answers.tokens import Token, classes_in, sentences_of, tokens_of
+from mmcorl.grading.quantity import sought_by
+from mmcorl.grading.wording import are_neutral, plain
 
-_NUMBER = r"(?:-?(?:\d{1,3}(?:,\d{3})+|\d{1,12})(?:\.\d{1,12})?(?:/\d{1,9})?|-?\\d?frac\{\d{1,9}\}\{\d{1,9}\})"
-_VALUE = rf"[*$(\\ ]{{0,6}}({_NUMBER}|[A-H](?![\w']))[*$)\\]{{0,4}}(?: ?(?:\\text\{{)?[A-Za-z%°]{{1,12}}\}}?\$?)?"
-_END = r"(?=\s?(?:[.,;!。，)]|\n|\Z))(?![.,]\d)"
-_IS = r" ?(?:is|should be|must be|equals|=|:)(?: (?:actually|really|in fact|instead|therefore|thus|then))? ?"
-_CORRECTED = re.compile(
-    r"(?:\b(?:it|this) (?:should|must|ought to) (?:actually |really )?be |\b(?:it|that|the \w+) (?:is"
-    r"|was) (?:actually|really|in fact) "
-    rf"|答案(?:是|为|应为)){_VALUE}{_END}",
-    re.IGNORECASE,
-)
-_QUANTITY = re.compile(
-    r"\b(?:what(?: is|'s)|find|determine|calculate|compute|give) (?:the )?(?:\w+ )?([a-z]{3,14})\b", re.IGNORECASE
-)
-_IS_THE_ANSWER = re.compile(rf"(?<![\w.])({_NUMBER}|[A-H]) (?:is|was) (?:the|my) (?:\w+ )?(?:answer|result)\b")
-_LEAD = re.compile(
-    r"[\s*$#\\(\[]{0,12}(?:(?:final |the )?answer ?[:：]?|therefore,?|so,?|thus,?)?[\s*$\\(\[:]{0,12}\Z", re.IGNORECASE
+_VALUE = re.compile(
+    r"(-?(?:\d{1,3}(?:,\d{3})+|\d{1,12})(?:\.\d{1,12})?(?:/\d{1,9})?|-?\\d?frac\{\d{1,9}\}\{\d{1,9}\}|[A-H](?![\w']))"
+    r"[\s$*)\\}]*(?:\\text\{)?([A-Za-z%°]{1,12})?[\s$*)\\}]*"
+    r"(?=\s?(?:[.,;!。，)]|\n|\Z|です|である|だ|입니다|이다|이에요|after all|instead))(?![.,]\d)"
 )
 _APPROXIMATELY = re.compile(
     r"[\s$*\\)\]]{0,8}[(（]?\s?(?:which is |or |that is |i\.e\.,? )?(?:approximately|about|roughly|approx\.?|ca\.|≈"
-    r"|\$?\\approx|etwa|environ|"
-    rf"aproximadamente|circa|约|大约)\s?\$?({_NUMBER}(?:\s|\\[ ,]){{0,3}}(?:\\(?:text|mathrm)\{{[^{{}}]{{1,24}}\}}"
-    rf"|[A-Za-z°%]{{1,12}}(?:/[a-z]{{1,6}})?)(?:\^\{{?[23]\}}?|²|³)?)"
+    r"|\$?\\approx|etwa|environ|aproximadamente|circa|约|大约)\s?\$?"
+    r"((?:\d{1,3}(?:,\d{3})+|\d{1,12})(?:\.\d{1,12})?(?:\s|\\[ ,]){0,3}"
+    r"(?:\\(?:text|mathrm)\{[^{}]{1,24}\}|[A-Za-z°%]{1,12}(?:/[a-z]{1,6})?)(?:\^\{?[23]\}?|²|³)?)"
 )
-_NOUN = (
-    r"(?:it|that|this|answer|result|final|solution|respuesta|resultado|réponse|résultat|antwort|ergebnis"
-    r"|risposta|risultato|resposta|antwoord|svar|ответ|відповідь|odpowiedź|cevap|jawaban(?:nya)?)"
-)
-_MENTION = re.compile(
-    rf"(?:\b{_NOUN}(?:\s?[:：=—]|['’]s|(?<=ответ)"
-    r"|\s(?:is|was|should be|must be|es|est|ist|è|é|war|равен|это|to|är|adalah|là))"
-    r"(?: (?:actually|really|in fact|now|therefore))?\s"
-    r"|\b(?:es|es ist|é|это|(?:(?:答案|结果|应该|應該)?[是为為])|(?:答え|正解)は|(?:정답|답)[은는])\s?"
-    r"|(?<!\w)(?:è|c['’]est)\s|(?<=[。！，、 \n])(?=-?[\d.]+(?:です|입니다)))"
-    rf"{_VALUE}(?:\s?(?:です|である|だ|입니다|이다|after all|instead)){{0,2}}{_END}",
-    re.IGNORECASE,
-)
-_EQUATION = re.compile(rf"^[\s*$]{{0,6}}([A-Za-z]) ?= ?{_VALUE}\s?\.?[ \t]*$", re.MULTILINE)
-_NAMED = re.compile(
-    r"\b[Tt]he (?:final |correct |right )?answer (?:is|should be)[: ]\s?(?:actually |really )?"
-    r"([^\n]{1,80}?)(?=[.!](?:\s|\Z)|\n|\Z)"
-)
-_LETTER_BEFORE = re.compile(r"([A-Za-z]) ?= ?\Z")
 _PURE = re.compile(r"(?:\\[A-Za-z]+|[^A-Za-z]|(?<![A-Za-z])[A-Za-z](?![A-Za-z]))+")
 _WORDS = re.compile(r"[^\W\d_]{2,}(?: [^\W\d_]{2,}){0,2}")
+_LETTER_BEFORE = re.compile(r"([A-Za-z]) ?= ?\Z")
 _BRACE = re.compile(r"[{}]")
 _BEFORE, _BEHIND = 320, 1 << 14
 _BOXES = 4
 """Boxes at the end of a response among which the last that closes is looked for."""
+_VERB, _SAYING = classes("copula particle colon"), classes("saying")
+_ANSWER, _PRONOUN, _EMPHASIS = classes("answer outcome option"), classes("pronoun"), classes("emphasis")
+_STARTS, _MATHEMATICS = classes("comma semicolon end consequence contrast"), classes("mathematics")
+_BEFORE_VERB, _BEHIND_VERB = classes("auxiliary adverb emphasis"), classes("adverb emphasis consequence colon opening")
+_STATES = _VERB | _SAYING | _ANSWER | _PRONOUN | classes("equals")
 _ENDS_LEAD = (".", "!", "。", ":", "：", ",", "nswer", "so", "thus", "herefore")
-
-
-@lru_cache(maxsize=1 << 10)
-def _stated(quantity: str) -> re.Pattern[str]:
-    """Return what finds the values that the prose gives as the answer, or as a quantity."""
-    subjects = "|".join(f"[{word[0].upper()}{word[0]}]{word[1:]}" for word in ("answer", "result", quantity) if word)
-    return re.compile(rf"(?:{subjects}){_IS}{_VALUE}{_END}")
 
 
 def around_the_answer(response: str, source: Source) -> tuple[str, str]:
@@ -117,37 +89,117 @@ def approximation(behind: str) -> str | None:
     return match.group(1) if match else None
 
 
+def _statements(text: str, quantity: str | None) -> Iterator[tuple[str, str]]:
+    """Yield (`answer` | `mention` | `named`, what it says) for each statement and mention of a text."""
+    for sentence in sentences_of(text):
+        if not classes_in(sentence) & _STATES:
+            continue
+        content = [token for token in sentence if not token.classes & classes("end")]
+        if len(content) == 1 and content[0].classes & classes("equals"):
+            yield "equation", text[content[0].start : sentence[-1].start if len(sentence) > 1 else None]
+        for at, token in enumerate(sentence):
+            if not token.classes & (_STATES | classes("comma")) or at + 1 == len(sentence):
+                if token.classes & _MATHEMATICS and at == 0 and len(sentence) > 1 and "다" in text:
+                    yield from _valued("mention", text, token)
+                continue
+            kind = _kind(sentence, at, quantity)
+            start = at + 1
+            while start < min(at + 4, len(sentence) - 1) and sentence[start].classes & _BEHIND_VERB:
+                kind = "answer" if kind and sentence[start].classes & _EMPHASIS else kind
+                start += 1
+            if kind is None:
+                continue
+            values = list(_valued(kind, text, sentence[start]))
+            yield from values
+            if not values and kind == "answer" and token.classes & classes("copula"):
+                yield "named", text[sentence[start].start : sentence[-1].start].strip(" *$")
+
+
+def _valued(kind: str, text: str, token: Token) -> Iterator[tuple[str, str]]:
+    if (match := _VALUE.match(text, token.start)) is not None and not is_denied(text[: token.start]):
+        yield kind, match.group(1)
+
+
+def _kind(sentence: Sequence[Token], at: int, quantity: str | None) -> str | None:
+    """Return what a value behind a verb is by the subject of the verb; None for nothing."""
+    verb, subject = sentence[at], at - 1
+    if verb.classes & (_ANSWER | _PRONOUN):
+        # `it's 7`, `ответ 7`
+        return "mention" if verb.classes & _VERB or not verb.text.isascii() else None
+    while subject > max(0, at - 4) and sentence[subject].classes & _BEFORE_VERB:
+        subject -= 1
+    insists = any(token.classes & classes("direction emphasis") for token in sentence[subject + 1 : at])
+    known = sentence[subject].classes if subject >= 0 else _STARTS
+    noun = sentence[subject].text if subject >= 0 else ""
+    revised = subject > 0 and sentence[subject - 1].classes & classes("revised" if noun == "value" else "right revised")
+    if verb.classes & classes("comma"):
+        return "answer" if known & _ANSWER and revised else None
+    if verb.classes & _SAYING:
+        return "mention" if known & classes("source") else None
+    if known & _ANSWER:
+        if revised or noun in {"answer", "result", quantity} or not noun.isascii():
+            return "answer"
+        return None if noun == "value" else "mention"
+    if quantity and noun == quantity:
+        return "answer"
+    if known & _PRONOUN:
+        return "answer" if insists else "mention"
+    if known & _STARTS and verb.classes & classes("copula") and not verb.classes & classes("auxiliary"):
+        return "mention"
+    return "emphasis" if not known & (_MATHEMATICS | classes("closing")) else None
+
+
 def contradicts(
     answer: str, before: str, behind: str, relation: Equivalence, question: str | None, choices: tuple[str, ...] | None
 ) -> bool:
     """Return whether the prose around a box states another answer than the box does."""
-    values: list[str] = []
     follows, leads = bool(behind.strip(" $*.}\n")), before.rstrip(" *$#\\([\n").endswith(_ENDS_LEAD)
     if not (leads or follows):
         return False
-    quantity = _QUANTITY.search(question or "")
-    stated = _stated(quantity.group(1).casefold() if quantity and quantity.group(1).casefold() != "value" else "")
+    sought = sought_by(question) if question else None
+    quantity = (sought.quantity or sought.noun) if sought else None
+    values: list[str] = []
     lead = sentence_before(before) if leads else ""
-    if leads and _LEAD.fullmatch(lead):
+    if leads and are_neutral([token.text for token in tokens_of(lead) if token.text[0].isalpha()], None):
         # Only the sentence before that of the box; an earlier one may be a draft.
         previous = sentence_before(before[: len(before) - len(lead)].rstrip(" .!?。！？\n"))
-        values = [match.group(1) for match in stated.finditer(previous) if not is_denied(previous[: match.start()])]
-    for pattern in (stated, _CORRECTED, _IS_THE_ANSWER) if follows else ():
-        values += [match.group(1) for match in pattern.finditer(behind) if not is_denied(behind[: match.start()])]
+        values = [value for kind, value in _statements(previous, quantity) if kind == "answer"]
+    if follows:
+        values += [value for kind, value in _statements(behind, quantity) if kind == "answer"]
+        values += _called_the_answer(behind)
     return any(_differ(answer, value, relation, choices) for value in values)
+
+
+def _called_the_answer(behind: str) -> Iterator[str]:
+    """Yield the 42 of `42 is the answer`."""
+    for sentence in sentences_of(behind):
+        for value, verb, first, *rest in (sentence[at : at + 6] for at in range(len(sentence) - 3)):
+            is_named = first.classes & classes("determiner speaker") and any(
+                word.classes & _ANSWER for word in rest[:2]
+            )
+            match = _VALUE.match(behind[value.start : value.end])
+            if match is not None and is_named and verb.classes & classes("copula"):
+                yield match.group(1)
 
 
 def mentions_another(
     answer: str, before: str, behind: str, relation: Equivalence, choices: tuple[str, ...] | None
 ) -> bool:
     """Return whether what follows an answer mentions another value of its kind, as if it were the answer."""
-    values = [match.group(1) for match in _MENTION.finditer(behind)]
     letter = _LETTER_BEFORE.search(before.rstrip("$ "))
-    for match in _EQUATION.finditer(behind):
-        values += [match.group(2)] if letter is None or match.group(1) == letter.group(1) else []
-    if any(_differ(answer, value, relation, choices) for value in values):
-        return True
-    return any(_are_two(answer, match.group(1).strip(" *$"), relation, choices) for match in _NAMED.finditer(behind))
+    for kind, content in _statements(behind, None):
+        if kind == "named":
+            differs = _are_two(answer, content, relation, choices)
+        elif kind == "equation":
+            name, _, value = (side.strip() for side in content.strip(" $*").partition("="))
+            match = _VALUE.match(value)
+            alike = len(name) == 1 and name.isalpha() and (letter is None or letter.group(1) == name)
+            differs = match is not None and alike and _differ(answer, match.group(1), relation, choices)
+        else:
+            differs = kind != "emphasis" and _differ(answer, content, relation, choices)
+        if differs:
+            return True
+    return False
 
 
 def _are_two(answer: str, value: str, relation: Equivalence, choices: tuple[str, ...] | None) -> bool:
@@ -162,7 +214,7 @@ def _are_two(answer: str, value: str, relation: Equivalence, choices: tuple[str,
     if _PURE.fullmatch(value):
         return _PURE.fullmatch(answer) is not None
     names = _WORDS.fullmatch(value) and _WORDS.fullmatch(plain(answer))
-    return bool(names) and not NEUTRAL.intersection(value.casefold().split())
+    return bool(names) and not any(classes_of(word) & NEUTRAL for word in value.casefold().split())
 
 
 def _differ(answer: str, value: str, relation: Equivalence, choices: tuple[str, ...] | None) -> bool:

@@ -15,86 +15,35 @@ import re
 import unicodedata
 from decimal import Decimal
 
+from mmcorl.answers.assertion import CHANGING, HEDGING, NEUTRAL, words_asked
 from mmcorl.answers.cleanup import strip_noise
+from mmcorl.answers.closed_classes import classes, classes_of
 from mmcorl.answers.latex import clean
 from mmcorl.answers.names import is_name
 from mmcorl.answers.parse import parse
+from mmcorl.answers.tokens import classes_in, tokens_of
 from mmcorl.answers.units import UNIT_WORDS
 from mmcorl.answers.words import number_in_words
 from mmcorl.grading.quantity import names_another, sought_by, stem, words_of
 from mmcorl.grading.question import asks_for_ratio
 
-_NEUTRAL_TEXT = """
-the a an it this that these those is are was were be equals equal there here he she they we i you his her their its our
-has have had gets get got so thus hence therefore final correct right required answer ans result solution value total
-number amount quantity of in to at on for exactly altogether all each together left over remaining respectively
-option choice selection letter namely i.e
-die der das den ein eine es ist sind war gibt hat antwort ergebnis lösung insgesamt richtige also option auswahl
-la le les un une des il elle y est sont réponse résultat solution total donc choix bonne correcte
-el los las una uno es son hay tiene respuesta resultado solución total opción correcta entonces
-os as um uma é são há tem resposta resultado solução opção correta portanto
-il lo gli i una è sono ci ha risposta risultato soluzione opzione corretta quindi
-het de een er zijn heeft antwoord uitkomst oplossing optie keuze dus juiste
-det den ett en är er svar svaret resultat løsning lösningen alternativ
-to jest są odpowiedź wynik opcja poprawna zatem je jsou odpověď výsledek možnost
-ответ это равен равно равна составляет результат решение вариант правильный правильная правильно всего итого значит
-відповідь варіант правильна cevap sonuç seçenek doğru toplam şık jawaban jawabannya hasilnya adalah pilihan
-đáp án là kết quả lựa chọn απάντηση είναι επιλογή
-seçeneği الإجابة الجواب هو هي الخيار الاختيار الصحيحة النتيجة उत्तर है विकल्प सही คำตอบ คือ ข้อ ตัวเลือก
-정답 정답은 답 답은 선택지 보기 번 입니다 תשובה התשובה היא הוא אפשרות
-"""
-NEUTRAL = frozenset(_NEUTRAL_TEXT.split())
-"""Words of some thirty languages that name an answer or state it."""
-_CHANGING_TEXT = """
-not no never none nor neither without cannot can't or either maybe perhaps possibly probably might could may should
-would about approximately approx around roughly nearly almost close more less fewer least most over under above below
-up than greater smaller larger exceeds exceeding beyond within between from until till before after since by half twice
-double doubled triple thrice times multiplied percent per plus minus divided added subtracted dozen hundred thousand
-million billion if unless except excluding but however wrong incorrect false mistake mistaken error invalid impossible
-instead rather wait actually extraneous rejected reject other another lacks lack misses avoids denies doubts
-fails halves doubles triples exceed exclude excludes short every besides previous squared cubed
-nicht kein keine keinen nie ohne oder etwa ungefähr mindestens höchstens mehr weniger als halb doppelt falsch
-pas ne jamais aucun sans ou environ moins plus que demi faux non nunca sin más menos mitad doble falso ni quizás
-não nem sem mais metade dobro mai senza oppure circa più meno metà doppio niet geen nooit zonder ongeveer
-inte ikke aldrig eller cirka nie bez lub albo około ne není nebo asi не нет без или около примерно больше меньше
-değil veya yaklaşık bukan tidak atau sekitar không hoặc khoảng ليس لا أو नहीं या ไม่ หรือ δεν ή לא או 아니 또는 약
-"""
-CHANGING = frozenset(_CHANGING_TEXT.split())
-"""Words that make another value of one, or no value at all: they deny, hedge, compare, calculate or count."""
 _TAIL_TEXT = "in all total altogether each together left remaining long tall wide old high apiece overall of them Uhr"
 _TAIL = frozenset(_TAIL_TEXT.split())
 _PER_ONE = frozenset({"each", "apiece"})
 _WORDS = re.compile(r"[^\W\d_]+(?:'[^\W\d_]+)?")
 _VALUE = re.compile(r"(?:[-+]?[\d.(\[$]|\\(?!text)|-?(?<![^\W\d_'])[A-Za-z](?![A-Za-z']))")
 _NAMED = re.compile(r"[A-Za-z] is ")
-_GOVERNING = frozenset({"of", "to", "for", "number", "amount", "quantity", "de", "von", "di", "van", "af", "av"})
-"""What before a value makes another of it: the root *of* 3, number 12."""
+_GOVERNING = frozenset({"number", "amount", "quantity"})
+"""Nouns before a value that make another of it: number 12; so do prepositions, the root *of* 3."""
 _NOUNS = UNIT_WORDS - {"in", "year"}
 _LABEL = re.compile(r"([^\W\d_]{1,24}(?:[ '-][^\W\d_]{1,24}){0,5}) ?[:：]\s*(?=\S)")
-_CJK = re.compile(
-    r"(?:答案|结果|所以|因此|故|总共|一共|共有|共计|合计|共|为|是|等于|有|答えは|答え|合計|は|정답은|답은|,|:| )*"
-)
 _CJK_COUNT = re.compile(
     r"(-?\d[\d,]*(?:\.\d+)?)([万萬亿億]?)([\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7a3]*?)(?:です|である|입니다|이다)?"
 )
 _CJK_SCALES = {"": 1, "万": 10**4, "萬": 10**4, "亿": 10**8, "億": 10**8}
-_CJK_CHANGING = re.compile(r"[以约約不没未超每弱強余]|이상|이하|미만|초과|より|まで|ほど|未満")
 _GLOSS = re.compile(r"(.+?) ?\(((?:[^()]|\([^()]*\)){2,200})\)", re.DOTALL)
-_REASON = re.compile(
-    r"(?:(?:because(?! of)|since|weil|car|parce que|porque|ya que|perché|omdat|так как|потому что)\b|因为|由于)",
-    re.IGNORECASE,
-)
-_NO_REASON = re.compile(
-    r"[\d?]|\b(?:if|when|unless|provided|only|but|however|except|otherwise|or|maybe|perhaps|possibly|probably|might|could"
-    r"|guess\w*|looks?|seems?|close|nothing|approximat\w*|round\w*|wrong|wenn|falls|si|если)\b",
-    re.IGNORECASE,
-)
-"""What a reason does not say of an answer that holds: a number, a condition or a doubt."""
 _OTHER = re.compile(r"(?:not|reject) ", re.IGNORECASE)
-_REASON_BEHIND = re.compile(
-    r"[,;]? ?(?:\b(?:because|since|weil|car|parce que|porque|perché|omdat|так как|потому что)\b|因为)|\.? --? (?=[a-z])"
-    r"|--(?=[A-Za-z])",
-)
+_DASH_BEHIND = re.compile(r"[.,;]? ?--? (?=[a-z])|--(?=[A-Za-z])")
 _CONGRUENCE = re.compile(r".*(?<!\\not)\\equiv\s*(.+?)\s*(?:\\p?mod.*|\(?\\?mod\b.*)", re.DOTALL)
 _RATIO_IN_WORDS = re.compile(r"(\d{1,9}) to (\d{1,9})(?: to (\d{1,9}))?")
 _MEANT = ("number", "expression", "list", "union", "ratio", "relation", "matrix")
@@ -127,13 +76,15 @@ def plain(answer: str) -> str:
 def are_neutral(words: list[str], question: str | None) -> bool:
     """Return whether words leave a value as it is: neutral ones, and names and words of what the question asks for."""
     folded = [word.casefold() for word in words]
-    if any(word in CHANGING or word.endswith("n't") for word in folded):
+    if any(classes_of(word) & CHANGING for word in folded):
         return False
     known = words_of(sought_by(question).clause) if question else frozenset()
     if question and any(is_name(word) and word != "a" and names_another(word, question) for word in words):
         return False
     return all(
-        word in NEUTRAL or word in UNIT_WORDS or is_name(word) or stem(word) in known for word in folded if word != "a"
+        classes_of(word) & NEUTRAL or word in UNIT_WORDS or is_name(word) or stem(word) in known
+        for word in folded
+        if word != "a"
     )
 
 
@@ -159,13 +110,24 @@ def without_gloss(text: str, question: str | None = None) -> str | None:
 
 
 def _is_reason(text: str) -> bool:
-    return _REASON.match(text) is not None and _NO_REASON.search(text) is None
+    tokens = tokens_of(text)
+    return bool(tokens) and bool(tokens[0].classes & classes("reason")) and not _gives_no_reason(text)
+
+
+def _gives_no_reason(text: str) -> bool:
+    """Return whether words say of an answer what no reason does: a number, a condition or a doubt."""
+    unlike = HEDGING | classes("rejection approximation error") & ~classes("negation absence")
+    return re.search(r"[\d?]", text) is not None or bool(
+        classes_in(tokens_of(text)) & unlike & ~classes("negation absence")
+    )
 
 
 def without_reason(text: str) -> tuple[str, str]:
     """Return what stands before a reason (`because ...`, `-- ...`), and the reason; it may be empty."""
-    match = _REASON_BEHIND.search(text)
-    return (text, "") if match is None or not match.start() else (text[: match.start()], text[match.end() :])
+    dash = _DASH_BEHIND.search(text)
+    reason = next((token for token in tokens_of(text) if token.classes & classes("reason")), None)
+    start = min(dash.start() if dash else len(text), reason.start if reason else len(text))
+    return (text, "") if start in (0, len(text)) else (text[:start].rstrip(" ,;"), text[start:])
 
 
 def value_said(answer: str, question: str | None) -> str | None:
@@ -175,9 +137,34 @@ def value_said(answer: str, question: str | None) -> str | None:
         return congruence.group(1)
     if (ratio := _RATIO_IN_WORDS.fullmatch(text)) is not None:
         return ":".join(part for part in ratio.groups() if part)
-    core = without_gloss(text, question) if text.endswith(")") else None
+    if text.casefold() == "none" and question and sought_by(question).counted:
+        return "0"
+    core = without_gloss(text, question) if text.endswith(")") else without_denied(text)
+    core = _without_rounding(core or text, question) or core
     core = _without_sentence(core or text, question) or core
     return core if core is not None and parse(core).kind in _MEANT else None
+
+
+def without_denied(text: str) -> str | None:
+    """Return 24 for `24, not 48` and C for `not A but C`; None where a text denies no other value beside its own."""
+    tokens = tokens_of(text)
+    denials = [at for at, token in enumerate(tokens) if token.classes & classes("negation instead")]
+    if len(denials) != 1 or classes_in(tokens) & CHANGING & ~classes("negation instead contrast"):
+        return None
+    at = denials[0]
+    if at == 0:
+        turns = next((token for token in tokens[2:-1] if token.classes & classes("contrast")), None)
+        return text[turns.end :].strip() if turns is not None else None
+    value, other = text[: tokens[at].start].rstrip(" ,;"), text[tokens[at].end :].strip()
+    alike = parse(value).kind == parse(other).kind and parse(value).text != parse(other).text
+    return value if other and alike and not classes_in(tokens) & classes("contrast copula") else None
+
+
+def _without_rounding(text: str, question: str | None) -> str | None:
+    """Return 12.6 for `about 12.6` where the question asks to round."""
+    tokens = tokens_of(text)
+    is_asked = tokens and tokens[0].classes & classes("approximation") and tokens[0].text in words_asked(question)
+    return text[tokens[0].end :].strip() if is_asked and len(tokens) > 1 else None
 
 
 def _without_sentence(text: str, question: str | None) -> str | None:
@@ -187,36 +174,61 @@ def _without_sentence(text: str, question: str | None) -> str | None:
         if is_name(name):
             return f"{name} = {rest}" if len(name) > 2 else None
         return rest if are_neutral(_WORDS.findall(label.group(1)), question) else None
-    if not text.isascii() and (opening := _CJK.match(text)) is not None:
-        rest = text[opening.end() :]
+    if not text.isascii():
+        tokens = tokens_of(text)
+        start = next((k for k, token in enumerate(tokens) if not token.classes & (NEUTRAL | _SEPARATES)), 0)
+        rest = text[tokens[start].start :] if tokens else text
         if (count := _counted_in_cjk(rest, question)) is not None:
             return count
-        if opening.end():
-            return rest if rest[:1].isdigit() or rest[:1] in "-\\([" else None
-    start = _value_start(text)
-    if start is None:
+        if start and tokens[start - 1].text[-1] > "\u2fff":
+            return _without_copula(rest) if rest[:1].isdigit() or rest[:1] in "-\\([" else None
+    value_start = _value_start(text)
+    if value_start is None:
         return None
-    lead, core = text[:start], text[start:]
+    lead, core = text[:value_start], text[value_start:]
     words = core.split(" ")
     while len(words) > 1 and (
         (words[-1] in _TAIL and not (question and words[-1] in _PER_ONE))
         or (question and _is_of(words[-1], question) and words[-1] not in UNIT_WORDS)
     ):
         words.pop()
-    core = " ".join(words).rstrip(",")
+    core = _without_place(" ".join(words).rstrip(","))
     if not lead.strip() and core == text:
         return None
     words = _WORDS.findall(lead)
     last = words[-1].casefold() if words else ""
-    if re.search(r"[^\w\s'-]", lead) or last in _GOVERNING or last in _NOUNS or (last != "a" and is_name(last)):
+    if (
+        re.search(r"[^\w\s'-]", lead)
+        or last in _GOVERNING
+        or classes_of(last) & classes("of")
+        or last in _NOUNS
+        or (last != "a" and is_name(last))
+    ):
         return None
     return core if are_neutral(words, question) else None
+
+
+def _without_place(text: str) -> str:
+    """Return `5 apples` for `5 apples in the picture`."""
+    tokens = tokens_of(text)
+    at = len(tokens) - 3
+    is_place = at > 0 and tokens[-1].classes & classes("scene") and tokens[at].classes & classes("in")
+    return text[: tokens[at].start].rstrip() if is_place else text
+
+
+_SEPARATES = classes("comma colon reason")
+
+
+def _without_copula(text: str) -> str:
+    """Return `3` for `3입니다` and `3です`."""
+    last = tokens_of(text)[-1]
+    return text[: last.start].strip() if last.classes & classes("copula") and last.start else text
 
 
 def _counted_in_cjk(text: str, question: str | None) -> str | None:
     """Return 8 for `8個です` and 50000 for `5万`; what is counted must stand in the question, if there is one."""
     match = _CJK_COUNT.fullmatch(text)
-    if match is None or parse(text).unit is not None or _CJK_CHANGING.search(match.group(3)):
+    if match is None or parse(text).unit is not None or classes_in(tokens_of(match.group(3))) & CHANGING:
         return None
     number, scale, things = match.groups()
     things = things.lstrip("个個개")
@@ -226,7 +238,7 @@ def _counted_in_cjk(text: str, question: str | None) -> str | None:
 
 
 def _is_of(word: str, question: str) -> bool:
-    return word.isalpha() and word not in CHANGING and stem(word) in words_of(sought_by(question).clause)
+    return word.isalpha() and not classes_of(word) & CHANGING and stem(word) in words_of(sought_by(question).clause)
 
 
 def _value_start(text: str) -> int | None:
@@ -256,18 +268,18 @@ _YES_NO = {
     "нет": False,
 }
 _FIRST_WORD = re.compile(r"([^\W\d_]+)\s*[,.;:!-]+\s*(.+)", re.DOTALL)
-_PRONOUNS = frozenset(["it", "they", "he", "she", "this", "that", "these", "those", "there", "we", "you", "i"])
-_COPULA = frozenset(["is", "are", "was", "were", "est", "sont", "ist", "sind", "es", "son", "è", "sono", "é", "são"])
-_WHERE = frozenset({"in", "on", "at"})
 _OF_NUMBERS = re.compile(r"(?:[^A-Za-z]|\\[A-Za-z]+)+")
 _SHORT = re.compile(
-    rf"(?:{'|'.join(sorted(_PRONOUNS))}) (?:is|are|was|were|do|does|did|can|could|will|would|has|have|had)"
+    r"(?:it|they|he|she|this|that|these|those|there|we|you|i)"
+    r" (?:is|are|was|were|do|does|did|can|could|will|would|has|have|had)"
     r"(?P<not>n't| not|not)?",
     re.IGNORECASE,
 )
 """`it does not`, which repeats a question's verb alone."""
 _IS = re.compile(r"(?<=\b[Ii]t)'s\b|(?<=[Tt]hat)'s\b|(?<=\b[SsHh]he)'s\b|(?<=\b[Hh]e)'s\b")
-_ARTICLES = frozenset(["the", "a", "an"])
+_LETTERS_ONLY = re.compile(r"[^\W\d_]{1,3}(?: [^\W\d_]{3,})+|[^\W\d_]{3,}(?: [^\W\d_]+)*")
+_ARTICLES_TEXT = "the a an le la les un une el los las o os as um uma il lo der die das"
+_ARTICLES = frozenset(_ARTICLES_TEXT.split())
 _QUESTION = re.compile(
     r"(?:.*[.?!,:]\s*)?(is|are|was|were|do|does|did|can|could|will|would|has|have|had)\s+([^?.]{2,200})\?\s*",
     re.I | re.S,
@@ -280,6 +292,8 @@ def says_yes_or_no(answer: str, gold: str, question: str | None) -> bool:
     text = plain(answer)
     if wanted is None or "?" in text:
         return False
+    if text.casefold() in ("true", "false") and "true" in words_asked(question):
+        return (text.casefold() == "true") is wanted
     match = _FIRST_WORD.fullmatch(text)
     first = match.group(1).casefold() if match else ""
     if match is None or first not in _YES_NO:
@@ -289,6 +303,9 @@ def says_yes_or_no(answer: str, gold: str, question: str | None) -> bool:
     rest = match.group(2)
     if _is_reason(rest) or _OF_NUMBERS.fullmatch(rest):
         return True
+    means = next((token for token in tokens_of(rest) if token.text == "by" or token.classes & classes("reason")), None)
+    if means is not None and means.start and not _gives_no_reason(rest[means.end :]):
+        rest = rest[: means.start].rstrip(" ,")
     short = _SHORT.fullmatch(rest)
     return (short["not"] is None) is wanted if short else question is not None and _echo(rest, question) is wanted
 
@@ -306,7 +323,7 @@ def _echo(text: str, question: str) -> bool | None:
     holds = "not" not in words
     if verb not in words and not (verb in ("do", "does", "did") and holds):
         return None
-    if clause and words[0] in _PRONOUNS:
+    if clause and classes_of(words[0]) & classes("pronoun"):
         clause = clause[1:]
         return holds if clause and clause == rest[-len(clause) :] else None
     return holds if clause == rest else None
@@ -317,15 +334,21 @@ def says_words(answer: str, gold: str, question: str | None) -> bool:
     text = _IS.sub(" is", plain(answer))
     if re.search(r"[^\w\s.'-]", text):
         return False
-    words = [word.casefold() for word in _WORDS.findall(text) if word.casefold() not in _ARTICLES]
-    named = [word.casefold() for word in _WORDS.findall(plain(gold)) if word.casefold() not in _ARTICLES]
+    words, named = (
+        [word for word in _WORDS.findall(words.casefold()) if word not in _ARTICLES] for words in (text, plain(gold))
+    )
+    if words == named:
+        # `a água`: the article is all that differs.
+        return all(map(_LETTERS_ONLY.fullmatch, (text, plain(gold)))) and text.casefold() != plain(gold).casefold()
     starts = [k for k in range(len(words) - len(named) + 1) if words[k : k + len(named)] == named]
     if not named or len(starts) != 1 or len(words) == len(named) or re.search(r"\d", text):
         return False
     before, behind = words[: starts[0]], words[starts[0] + len(named) :]
     if not are_neutral(before + behind, question):
         return False
-    return (not before or before[-1] in _COPULA | _WHERE) and (not behind or (not before and behind[0] in _COPULA))
+    is_copula = classes("copula")
+    leads = not before or before == ["to"] or classes_of(before[-1]) & (is_copula | classes("in"))
+    return bool(leads) and (not behind or (not before and bool(classes_of(behind[0]) & is_copula)))
 
 
 _SOLUTIONS = re.compile(
@@ -355,6 +378,6 @@ def words_listed(text: str) -> list[str] | None:
     known = all(
         item.replace(" ", "").replace("-", "").isalpha() and len(item) > 1 and item.count(" ") < 3 for item in items
     )
-    if len(items) < 2 or not known or any(set(item.split()) & CHANGING for item in items):
+    if len(items) < 2 or not known or any(classes_of(word) & CHANGING for item in items for word in item.split()):
         return None
     return items

@@ -7,7 +7,8 @@ from collections import Counter
 import pytest
 
 from mmcorl.answers import Equivalence
-from mmcorl.answers.denials import is_denied, is_taken_back
+from mmcorl.answers.assertion import is_denied
+from mmcorl.answers.retraction import is_taken_back
 from mmcorl.grading import grade
 from paths import CASES
 
