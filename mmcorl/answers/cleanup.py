@@ -8,6 +8,7 @@ import re
 import unicodedata
 from itertools import pairwise
 
+from mmcorl.answers.numerals import ranked_elsewhere
 from mmcorl.answers.words import MINUS, ranked
 
 # An unescaped string literal turns the backslash and first letter of a LaTeX command into a control character
@@ -75,7 +76,7 @@ _CIRCLED = re.compile(r"[①-⑳](?:[\s、,，和;；]*[①-⑳])+")
 
 def without_markup(text: str) -> str:
     """Return an answer without the marks of markdown and HTML that set type, and the one value of a JSON object."""
-    text = ranked(text) or text
+    text = ranked(text) or ranked_elsewhere(text) or text
     text = "does not exist" if text in ("DNE", "D.N.E.", r"\text{DNE}") else text
     if text[:1] in ("{", "[") and '"' in text:
         text = _value_of_object(text)
