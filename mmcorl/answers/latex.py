@@ -11,6 +11,7 @@ from functools import lru_cache
 
 from mmcorl.answers.cleanup import strip_noise, without_markup
 from mmcorl.answers.grammar import FUNCTIONS, GREEK, THEREFORE, split_top_level
+from mmcorl.answers.language import with_decimal_points, without_braced_commas
 from mmcorl.answers.notation import (
     clock,
     date,
@@ -89,12 +90,9 @@ _INFIX_NAMES = {"choose": "binom", "over": "frac"}
 # A space before an argument means nothing: `\dfrac {3} {4}`, `\text {cm}`, `x^ {2}`.
 _SPACE_BEFORE_ARGUMENT = re.compile(r"(?<=[A-Za-z\^_])\s+(?=\{)|(?<=[^\\]\})\s+(?=\{)|(?<=\\sqrt)\s+(?=\[)")
 _COMMAND_WITH_CAPITAL = re.compile(r"\\(?=[a-z]*[A-Z])([A-Za-z]+)")
-_COMMAND_NAMES = (
-    "frac dfrac tfrac cfrac sqrt binom choose over text textbf textit textrm mathrm mathbf mathit operatorname mbox "
-    "boxed left right begin end quad infty circ degree cdot times div pm mp le leq ge geq ne neq cup cap in approx "
-    "angle triangle overline ldots dots cdots"
-)
-_COMMANDS = FUNCTIONS | frozenset(_COMMAND_NAMES.split())
+_NAMES = dict(spellings("symbols"))
+_COMMANDS = FUNCTIONS | frozenset(_NAMES["command"])
+_TAKE_NO_ARGUMENT = frozenset(rf"\{name}" for name in _NAMES["without argument"])
 _COMMAND = re.compile(r"(?<!\\)\\[A-Za-z]")
 _GAP_BEHIND = re.compile(r"(?:\s|\\[,;: ]|~)+\Z")
 _ENDS_COMMAND = re.compile(r"\\[A-Za-z]+\Z")
@@ -113,11 +111,8 @@ _GAP_IN_CHAIN = re.compile(r"(?<=[\d)\]}])\s+(?=[A-Za-z])")
 _JOINED = re.compile(rf"\b(?:and|or|{'|'.join(sorted(word for word in THEREFORE if word.isalpha()))})\b")
 _UNION = re.compile(r"(?<=[)\]])\s*U\s*(?=[(\[])")
 _BRACED_COMMA = re.compile(r"\s{0,4}\{\s{0,4},\s{0,4}\}\s{0,4}")
-# `3{,}5` and `1.234,56` are decimals, whatever the language, and `1.234.567` is none.
-_DECIMAL_COMMA = re.compile(
-    r"(?<![\d.,}])(0|\d{1,12}(?=\{,\}(?!\d{3}(?!\d))))\{,\}(\d{1,12})(?![\d,{])"
-    r"|(?<![\d.,])(\d{1,3}(?:\.\d{3}){1,4}),(?!\d{3}(?!\d))(\d{1,12})(?![\d,.])"
-)
+# `1.234,56` is a decimal, whatever the language, and `1.234.567` is none.
+_DECIMAL_COMMA = re.compile(r"(?<![\d.,])(\d{1,3}(?:\.\d{3}){1,4}),(?!\d{3}(?!\d))(\d{1,12})(?![\d,.])")
 # A number of people is whole: `12.500 Einwohner`.
 _POINTS = re.compile(
     rf"(?<![\d.,])(?:\d{{1,3}}(?:\.\d{{3}}){{2,6}}(?![\d.,])|[1-9]\d{{0,2}}\.\d{{3}}(?=\s?(?:EUR|{'|'.join(PERSONS)})\s*$))"
@@ -162,8 +157,7 @@ _CURRENCY = re.compile(
 _MAGNITUDES = {"k": "thousand", "m": "million", "b": "billion", "bn": "billion"}
 _CURRENCY_BEHIND = re.compile(rf"(?<=\d)\s{{0,4}}({_SIGN})(?!\s{{0,4}}[\d.]|[A-Za-z])")
 _CODE = re.compile(r"\b(?:[A-Z]{3}|Rs)\b")
-# Two decimals, or groups of three before the sign: `12,50 €`, `€3,99`, `1.250 €`.
-_PRICE = re.compile(r"(?<![\d.,])(\d{1,9}),(\d\d)(?=\s?(?:€|EUR|euros?)\s*$)|(?<=€)(\d{1,9}),(\d\d)(?![\d,])")
+_EUROS = re.compile(r"€\s?\d|\d\s?(?:€|EUR|euros?)\s*$")
 # `(+3, -4)`; after anything else a plus adds.
 _IDLE_PLUS = re.compile(r"(?<=[(\[{,=])(\s{0,4})\+(?=[\d.\\A-Za-z(])")
 _TIMES_TEN = re.compile(r"(?<=\d)\s{0,4}[xX]\s{0,4}(?=10\s{0,4}\^)")
@@ -172,9 +166,11 @@ _EAST_ASIAN = {word: joint for joint, words in spellings("joint of east asia") f
 _EAST_ASIAN_JOINT = re.compile(
     rf"(?<=[\dA-Za-z)\]}}°%])\s{{0,4}}({_alternatives(_EAST_ASIAN)})\s{{0,4}}(?=[\dA-Za-z(\[\\-])"
 )
-# `x < 1 oder x > 4`: beside signs, words of one letter are no factors.
-_JOINT = re.compile(rf"(?<=[\w)\]}}]) ({_alternatives(_JOINTS)}) (?=[\w\\(-])")
-_COMPARES = re.compile(r"[<>]|\\[lg]eq?(?![A-Za-z])")
+# `x < 1 oder x > 4`, `2 y 3`: between values, words of one letter are no factors; `2 e 3` may be a power of ten.
+_JOINT = re.compile(
+    rf"(?:(?<=[\d)\]}}°%])|(?<=[<>=][A-Za-z])|(?<=[<>=] [A-Za-z])) (?!e \d)({_alternatives(_JOINTS)}) "
+    r"(?=-?[\d(\[\\]|-?[A-Za-z](?:_\w)?\s?(?:[<>=]|\\[lgn]eq?(?![A-Za-z])))"
+)
 _PLAIN_NUMBER = re.compile(r"-?[0-9]{1,64}(?:\.[0-9]{1,64})?")
 _TOKEN = re.compile(r"\\[A-Za-z]+|\\.|\d+(?:\.\d+)?|\.\d+|[A-Za-zÀ-ɏЀ-ӿ]+|\s+|.", re.DOTALL)
 _BREAK_BEFORE_DOLLAR = re.compile(r"\\\\\s{0,4}\$\s{0,4}\Z")
@@ -210,8 +206,7 @@ _remembered = lru_cache(maxsize=1 << 14)(_cleaned)
 
 def _once(text: str) -> str:
     text = _unwrap(_single_backslashes(_characters(text)))
-    if _COMPARES.search(text):
-        text = _JOINT.sub(lambda word: f" {_JOINTS[word.group(1)]} ", text)
+    text = _JOINT.sub(lambda word: f" {_JOINTS[word.group(1)]} ", text) if " " in text else text
     if (time := _TIME.fullmatch(text)) is not None:
         text = f"{time.group(1)}:{time.group(2) or '00'} {time.group(3).lower()}m"
     elif " to " in text and _TO.fullmatch(text):
@@ -269,7 +264,7 @@ def _unwrap(text: str) -> str:
     text = _BREAK_BEFORE_DOLLAR.sub("$", text) if r"\\" in text else text
     # A single dollar sign before a digit is money, a pair delimits mathematics.
     bare = text.replace(r"\$", "")
-    if bare.count("$") == 1 and re.match(r"-?\s*[A-Z]{0,2}\$\s*\d", bare):
+    if bare.count("$") == 1 and re.match(r"-?\s*[A-Z]{0,2}\$\s*\d|[\d.,]+ \$", bare):
         text = text.replace("$", r"\$")
     elif "$" in bare:
         text = re.sub(r"(?<!\\)\$", "", text)
@@ -321,13 +316,13 @@ def _latex(text: str) -> str:
         text = _MIDDLE_SIDE.sub(_with_gaps, text)
     text = with_unit_quotients(text)
     if "{" in text:
-        text = _BRACED_COMMA.sub(",", _DECIMAL_COMMA.sub(_with_point, text)) if "," in text else text
+        text = without_braced_commas(_BRACED_COMMA.sub("{,}", text), decimal=False).replace("{,}", ",")
         text = _BRACED_WORDS.sub(lambda m: m.group() if m.group(1) else f" {m.group(2)}", text)
     text = _NOT_EQUAL.sub(r"\\ne ", text) if "!=" in text else text
     for sign, replacement in _SIGN_SYNONYMS:
         if sign in text:
             text = text.replace(sign, replacement)
-    text = _PRICE.sub(lambda m: f"{m.group(1) or m.group(3)}.{m.group(2) or m.group(4)}", text) if "," in text else text
+    text = with_decimal_points(text) if "," in text and _EUROS.search(text) else text
     if "$" in text or not text.isascii() or _CODE.search(text):
         text = _CURRENCY_BEHIND.sub(lambda m: f" {_MONEY[m.group(1)]} ", _CURRENCY.sub(_amount, text))
     text = _IDLE_PLUS.sub(r"\1", text) if "+" in text else text
@@ -379,11 +374,6 @@ def _apart(match: re.Match[str]) -> str:
     return " " if before.endswith((",", ";", "and", "or")) else ", "
 
 
-def _with_point(match: re.Match[str]) -> str:
-    whole, decimals = (match.group(k) or match.group(k + 2) for k in (1, 2))
-    return f"{whole.replace('.', '')}.{decimals}"
-
-
 def _prefixed(match: re.Match[str]) -> str:
     above, name, below = match.groups()[:3] if match.group(2) else match.groups()[3:]
     return rf"\{_INFIX_NAMES[name]}{{{above.strip()}}}{{{below.strip()}}}"
@@ -396,7 +386,7 @@ def _without_thousands(text: str) -> str:
     if "," not in text:
         return text
     if "." in text and not any(bracket in text for bracket in "([{"):
-        text = _DECIMAL_COMMA.sub(_with_point, text)
+        text = _DECIMAL_COMMA.sub(lambda m: f"{m.group(1).replace('.', '')}.{m.group(2)}", text)
     return _THOUSANDS.sub(
         lambda match: match.group() if _inside_brackets(text, match.start()) else match.group().replace(",", ""), text
     )
@@ -470,7 +460,3 @@ def _drop_braces(tokens: list[str]) -> list[str]:
         else:
             out.append(token)
     return out
-
-
-_TAKE_NO_ARGUMENT = frozenset({r"\cdot", r"\times", r"\pi", r"\pm", r"\div", r"\infty", r"\le", r"\ge", r"\cup"})
-_TAKE_NO_ARGUMENT |= {r"\angle", r"\triangle", r"\in", r"\to", r"\cap", r"\approx", r"\circ"}

@@ -125,14 +125,15 @@ def with_round_groups(text: str) -> str:
             start = position + len(head)
             while start < len(text) and text[start] == " ":
                 start += 1
-            end = _closing(text, start) if start < len(text) and text[start] == "(" else -1
+            end = closing(text, start) if start < len(text) and text[start] == "(" else -1
             if end > 0:
                 text = f"{text[:position]}{head}{{{text[start + 1 : end]}}}{text[end + 1 :]}"
             position += len(head)
     return text
 
 
-def _closing(text: str, start: int) -> int:
+def closing(text: str, start: int) -> int:
+    """Return where a parenthesis at a place closes; -1 where it never does."""
     depth = 0
     for index in range(start, len(text)):
         depth += (text[index] == "(") - (text[index] == ")")

@@ -20,8 +20,8 @@ from pathlib import Path
 from mmcorl.answers.grammar import split_top_level
 from mmcorl.answers.latex import clean
 from mmcorl.answers.names import QUANTITY
-from mmcorl.answers.notation import spoken_time
-from mmcorl.answers.numerals import with_counter
+from mmcorl.answers.notation import closing, spoken_time
+from mmcorl.answers.numerals import numeral, with_counter
 from mmcorl.answers.parse import ParsedAnswer, parse
 from mmcorl.answers.spellings import spellings
 from mmcorl.answers.words import number_in_words
@@ -205,11 +205,11 @@ def _counts(text: str) -> list[tuple[str, Fraction]] | None:
 
 def _number_counted(answer: str, question: str) -> str | None:
     """Return 25 for `vingt-cinq élèves` and `二十五人`, where the question counts these by the same word."""
-    counted = with_counter(answer)
-    things = (counted[1].lstrip("个個") or question) if counted else ""
-    return (
-        str(counted[0]) if counted and re.search(rf"(?<![a-z]){re.escape(things)}(?![a-z])", question, re.I) else None
-    )
+    if "how many" not in question.casefold() and (number := numeral(answer, alone=False)) is not None:
+        return str(number)
+    number, things = with_counter(answer) or (None, "")
+    things = re.escape(things.lstrip("个個"))
+    return str(number) if number is not None and re.search(rf"(?<![a-z]){things}(?![a-z])", question, re.I) else None
 
 
 def _denies_all(answer: str, question: str) -> bool:
@@ -297,11 +297,7 @@ def _factors(text: str) -> int | None:
     count, at = 0, 0
     while at < len(text):
         if text[at] == "(":
-            end, depth = at, 0
-            for end in range(at, len(text)):
-                depth += (text[end] == "(") - (text[end] == ")")
-                if depth == 0:
-                    break
+            end = closing(text, at) if closing(text, at) > 0 else len(text) - 1
             inner = _factors(text[at + 1 : end]) if re.search("[A-Za-z]", text[at:end]) else 0
             if inner is None:
                 return None
