@@ -89,8 +89,8 @@ def numeral(text: str, alone: bool = True) -> Fraction | None:
     if not folded or (alone and folded in _NOT_ALONE):
         return None
     for table in (_SINOGRAMS, _KOREAN):
-        if folded[0] in table and (value := _east_asian(folded, table)) is not None:
-            return value
+        if folded[0] in table and (number := _east_asian(folded, table)) is not None:
+            return number
     for words, pattern, joint in _TABLES:
         parts, at = [], 0
         while (match := pattern.match(folded, at)) is not None:

@@ -163,9 +163,9 @@ def as_asked(answer: str, gold: str, question: str | None) -> str | None:
         return gold if version and _VERSION_WORDS.sub("", spelled) == _VERSION_WORDS.sub("", known) else None
     if asks_for("identifier", question) and all(map(_IDENTIFIER.fullmatch, (answer.strip(" ."), gold))):
         return gold if re.sub(r"\D", "", answer) == re.sub(r"\D", "", gold) else None
-    sides = [_LEFT_SIDE.match(text) for text in (spelled, known)]
-    if sides[0] and sides[1] and "y=" in (sides[0][0], sides[1][0]) and asks_for("equation", question):
-        return sides[1][0] + spelled[sides[0].end() :]
+    left, right = (_LEFT_SIDE.match(text) for text in (spelled, known))
+    if left and right and "y=" in (left[0], right[0]) and asks_for("equation", question):
+        return right[0] + spelled[left.end() :]
     if asks_for("corners", question):
         corners, sides = _coordinates(parse(answer)), _coordinates(parse(gold))
         return gold if len(corners) == 4 and corners == sides else None
