@@ -8,24 +8,16 @@ import re
 import unicodedata
 from itertools import pairwise
 
+from mmcorl.answers.numerals import ranked_elsewhere
+from mmcorl.answers.spellings import spellings
 from mmcorl.answers.words import MINUS, ranked
 
 # An unescaped string literal turns the backslash and first letter of a LaTeX command into a control character
 # (`"\boxed"` is backspace + "oxed"), which tells the letter.
-_SWALLOWED = (
-    ("\x08oxed", r"\boxed"),
-    ("\x0cbox", r"\fbox"),
-    ("\x0crac", r"\frac"),
-    ("\x08inom", r"\binom"),
-    ("\x08egin", r"\begin"),
-    ("\text{", r"\text{"),
-    ("\times", r"\times"),
-    ("\theta", r"\theta"),
-    ("\tfrac", r"\tfrac"),
-    ("\x07lpha", r"\alpha"),
-    ("\x08eta", r"\beta"),
-    ("\right", r"\right"),
-)
+_LETTERS = {"\x07": "a", "\x08": "b", "\t": "t", "\x0c": "f", "\r": "r"}
+_COMMANDS = {name for kind in ("symbols", "command") for _, names in spellings(kind) for name in names if len(name) > 3}
+_RESTS = sorted({name[1:] for name in _COMMANDS | {"fbox"} if name[0] in _LETTERS.values()}, key=len, reverse=True)
+_SWALLOWED = re.compile(rf"([{''.join(_LETTERS)}])({'|'.join(_RESTS)})(?![A-Za-z])")
 _TERMINAL_ESCAPE = re.compile(r"\x1b\[[0-9;]{0,32}[A-Za-z]")
 SPECIAL_TOKEN = r"<\|[A-Za-z0-9_ ]{1,40}\|>|</?s>|<(?:bos|eos|pad|unk|end_of_turn|start_of_turn)>|<｜[^<>｜]{1,40}｜>"
 """A token of a chat template, as a pattern."""
@@ -43,9 +35,7 @@ def strip_noise(text: str) -> str:
     text = _ESCAPED_LINE_END.sub("\n", text) if r"\n" in text else text
     if _CLEAN.fullmatch(text) and "\t" not in text and "\r" not in text:
         return text
-    for swallowed, command in _SWALLOWED:
-        if swallowed in text:
-            text = text.replace(swallowed, command)
+    text = _SWALLOWED.sub(lambda match: f"\\{_LETTERS[match.group(1)]}{match.group(2)}", text)
     text = _TERMINAL_ESCAPE.sub("", text)
     return "".join(char for char in text if char in _KEEP or unicodedata.category(char) not in _INVISIBLE)
 
@@ -75,7 +65,7 @@ _CIRCLED = re.compile(r"[①-⑳](?:[\s、,，和;；]*[①-⑳])+")
 
 def without_markup(text: str) -> str:
     """Return an answer without the marks of markdown and HTML that set type, and the one value of a JSON object."""
-    text = ranked(text) or text
+    text = ranked(text) or ranked_elsewhere(text) or text
     text = "does not exist" if text in ("DNE", "D.N.E.", r"\text{DNE}") else text
     if text[:1] in ("{", "[") and '"' in text:
         text = _value_of_object(text)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 
-from mmcorl.answers.grammar import FUNCTIONS, split_top_level
+from mmcorl.answers.grammar import split_top_level
 from mmcorl.answers.intervals import interval, region, same_region
 from mmcorl.answers.notation import minutes
 from mmcorl.answers.numbers import constant_value, equal_equations, equal_expressions
@@ -128,12 +128,10 @@ class Comparison:
             return len(a.parts) == len(b.parts) and all(
                 self._same_in_order(row.parts, other.parts) for row, other in zip(a.parts, b.parts, strict=True)
             )
-        if a.kind == "ratio":
-            # `01:02` is a time, which is `1:02` and not `1:2`.
-            if any(_LEADING_ZERO.search(ratio.body) or _TIME.fullmatch(ratio.body) for ratio in (a, b)):
-                return a.body.lstrip("0") == b.body.lstrip("0")
-            return self._same_in_order(a.parts, b.parts) or _proportional(a, b)
-        return self._same_in_order(a.parts, b.parts)
+        # `01:02` is a time, which is `1:02` and not `1:2`.
+        if any(_LEADING_ZERO.search(ratio.body) or _TIME.fullmatch(ratio.body) for ratio in (a, b)):
+            return a.body.lstrip("0") == b.body.lstrip("0")
+        return self._same_in_order(a.parts, b.parts) or _proportional(a, b)
 
     def _same_sides(self, a: tuple[ParsedAnswer, ...], b: tuple[ParsedAnswer, ...]) -> bool:
         """Return whether equal constants are written alike: `5+19=24` is another answer than `11+13=24`."""
@@ -389,9 +387,6 @@ def may_share_a_name(a: str, b: str) -> bool:
     if a == b:
         return True
     short, long = sorted((a, b), key=len)
-    if short[1:] in FUNCTIONS and re.match(rf"{re.escape(short)}(?![A-Za-z])", long):
-        # `\\cos` with its argument left out
-        return True
     initials = {"".join(word[0] for word in long.split()), long[0]}
     described = re.fullmatch(r"[a-z.' ]{4,}", long) is not None
     # An unknown called x may be whatever the question asks for.

@@ -41,17 +41,21 @@ import re
 from functools import lru_cache
 from typing import Any
 
+from mmcorl.answers.spellings import spellings
+
 Node = tuple[Any, ...]
 """An operation and what it is applied to: trees, or the digits and names of leaves."""
 UNKNOWN: Node = ("unknown",)
 """What the grammar derives and nobody can work out, or could mean two things: sums over a variable, `1/2x`."""
 
-GREEK = frozenset(
-    {r"\alpha", r"\beta", r"\gamma", r"\delta", r"\epsilon", r"\varepsilon", r"\zeta", r"\eta"}
-    | {r"\theta", r"\vartheta", r"\kappa", r"\lambda", r"\mu", r"\nu", r"\xi", r"\rho", r"\sigma"}
-    | {r"\tau", r"\varphi", r"\phi", r"\chi", r"\psi", r"\omega", r"\Gamma", r"\Delta", r"\Theta"}
-    | {r"\Lambda", r"\Xi", r"\Pi", r"\Sigma", r"\Phi", r"\Psi", r"\Omega"}
-)
+_NAMES = dict(spellings("symbols"))
+
+
+def _commands(*kinds: str) -> frozenset[str]:
+    return frozenset(rf"\{name}" for kind in kinds for name in _NAMES[kind])
+
+
+GREEK = _commands("greek")
 OPENING = {"(": ")", "[": "]", "{": "}", r"\{": r"\}"}
 _CLOSING = frozenset(OPENING.values())
 _PIECE = re.compile(r"\\[A-Za-z]+|\\.|[A-Za-z]+|<=|>=|.", re.DOTALL)
@@ -59,25 +63,14 @@ _TOKEN = re.compile(r"\\[A-Za-z]+|\\.|\d+\.\d*|\.\d+|\d+|[A-Za-z]+|\s+|.", re.DO
 _MAX_TOKENS, _MAX_DEPTH = 1024, 48
 
 THEREFORE = frozenset({r"\to", r"\implies", "so", "then", "thus", "hence", "therefore"})
-FUNCTIONS = frozenset(
-    {"sin", "cos", "tan", "cot", "sec", "csc", "arcsin", "arccos", "arctan", "sinh", "cosh", "tanh"}
-    | {"ln", "log", "exp", "lim", "max", "min", "gcd", "lcm", "det", "mod"}
-)
-_FUNCTIONS = frozenset(rf"\{name}" for name in FUNCTIONS | {"sup", "inf", "arg", "deg", "dim", "ker", "Pr"})
-_BINDERS = frozenset({r"\sum", r"\prod", r"\int", r"\iint", r"\iiint", r"\oint", r"\bigcup", r"\bigcap"})
-_SYMBOLS = frozenset(
-    {r"\infty", r"\ell", r"\hbar", r"\partial", r"\nabla", r"\emptyset", r"\ldots", r"\angle", r"\triangle", r"\circ"}
-    | {r"\prime", r"\%", r"\Re", r"\Im", r"\top"}
-)
-_DECORATIONS = frozenset(
-    {r"\overline", r"\bar", r"\hat", r"\widehat", r"\vec", r"\dot", r"\ddot", r"\tilde", r"\mathbb", r"\mathcal"}
-    | {r"\overrightarrow", r"\underline", r"\boldsymbol", r"\mathrm", r"\operatorname", r"\overset", r"\underset"}
-)
+FUNCTIONS = frozenset(_NAMES["function"])
+_FUNCTIONS = _commands("function", "other function")
+_BINDERS, _SYMBOLS, _DECORATIONS = map(_commands, ("binder", "sign", "decoration"))
 _PAIRS = {"(": ")", "[": "]", "{": "}", r"\{": r"\}", r"\lfloor": r"\rfloor", r"\lceil": r"\rceil"}
 _PAIRS |= {r"\langle": r"\rangle", r"\lvert": r"\rvert", r"\|": r"\|", "|": "|"}
 _ENCLOSED = {"|": "|", r"\lvert": "|", r"\lfloor": "floor", r"\lceil": "ceil"}
 _ADDS = frozenset({"+", "-", r"\pm", r"\mp"})
-_TIMES = frozenset({"/", r"\cdot", r"\times", r"\div", r"\bmod", r"\pmod", r"\mod", r"\otimes", r"\oplus", r"\choose"})
+_TIMES = _commands("operator") | {"/"}
 _ENDS_OPERAND = frozenset(")]}!'°%")
 _MATRIX = frozenset({"matrix", "bmatrix", "pmatrix", "vmatrix", "Vmatrix", "array"})
 # `f(x+1)`, `S(3)` and `y(x)` are values of functions: a product would be written `3S` and `xy`.

@@ -9,11 +9,17 @@ der die das und ist sind ein eine mit von für nicht lösung antwort ergebnis he
 og er ikke svaret løsningen och är inte
 le la les des est sont une pour avec dans donc réponse el los las es son una por para con respuesta solución
 resultado os as é são uma não com resposta il gli lo sono risposta soluzione quindi este sunt răspunsul
+wie was welche welcher welches wat hoe hoeveel welke combien quel quelle quels quelles cuál cuánto cuánta cuántos
+cuántas qué cómo qual quais quanto quanta quantos quantas quale quanti quante come kaç nedir nasıl ile jaka jaki jakie
 jest są nie odpowiedź wynik wynosi je jsou není odpověď výsledek ve bir cevap sonuç adalah jawaban đáp án là
 """
-"""Of German, Dutch, the Scandinavian, Romance and some Slavic languages, Turkish, Indonesian and Vietnamese."""
+"""Function words of Germanic, Romance and some Slavic languages, Turkish, Indonesian and Vietnamese."""
 _WORD = re.compile(r"[^\W\d_]+")
-_ENGLISH = frozenset(["the", "is", "are", "of", "and", "to", "in", "so", "we", "that", "answer", "therefore"])
+_ENGLISH_TEXT = (
+    "the is are of and to in so we that answer therefore what which how find if for with by at on from who where when "
+    "does do has have be this it its"
+)
+_ENGLISH = frozenset(_ENGLISH_TEXT.split())
 _WORDS = frozenset(_FUNCTION_WORDS.split())
 _CYRILLIC = re.compile(r"[\u0400-\u04ff]{3}")
 # Of `1,234` nobody can say what it is.
@@ -23,12 +29,12 @@ _READ = 4000
 
 
 def writes_decimal_commas(text: str) -> bool:
-    """Return whether a text is in a language that writes 3,5 for 3.5: two of its words are, and fewer are English."""
+    """Return whether a text is in a language that writes 3,5 for 3.5: more of its words are than English ones."""
     if _CYRILLIC.search(text, 0, _READ):
         return True
     words = [word.casefold() for word in _WORD.findall(text[-_READ:])]
     foreign = sum(word in _WORDS for word in words)
-    return foreign > max(1, sum(word in _ENGLISH for word in words))
+    return foreign > sum(word in _ENGLISH for word in words)
 
 
 _IN_BRACES = re.compile(r"(?<![\d.,}])(\d{1,12})((?:\{,\}\d{1,12})+)(?!\d)")

@@ -11,7 +11,17 @@ from functools import lru_cache
 
 from mmcorl.answers.cleanup import strip_noise, without_markup
 from mmcorl.answers.grammar import FUNCTIONS, GREEK, THEREFORE, split_top_level
-from mmcorl.answers.notation import date, system, with_brackets, with_round_groups, with_subscripts, without_chemistry
+from mmcorl.answers.language import with_decimal_points, without_braced_commas
+from mmcorl.answers.notation import (
+    clock,
+    date,
+    system,
+    with_brackets,
+    with_round_groups,
+    with_subscripts,
+    without_chemistry,
+)
+from mmcorl.answers.spellings import spellings
 from mmcorl.answers.units import PERSONS, ROMAN_UNITS, split_unit, with_unit_quotients, with_units
 
 MAX_LENGTH = 4096
@@ -23,29 +33,11 @@ _SUPERSCRIPTS = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ", "0123456789+-n"
 _SUBSCRIPTS = dict(zip("₀₁₂₃₄₅₆₇₈₉", "0123456789", strict=True))
 _SUPERSCRIPT_RUN = re.compile(f"[{''.join(_SUPERSCRIPTS)}]+")
 _SUBSCRIPT_RUN = re.compile(f"[{''.join(_SUBSCRIPTS)}]+")
+_DIGITS_ELSEWHERE = re.compile(r"(?![0-9])\d")
 _VULGAR = re.compile("[¼½¾⅐-⅞]")
 
-_GREEK_LETTERS = (
-    "alpha beta gamma delta epsilon zeta eta theta kappa lambda mu nu xi rho sigma tau phi chi psi omega mu "
-    "Gamma Delta Theta Lambda Xi Pi Sigma Phi Psi Omega"
-)
-_CHARACTERS = str.maketrans(
-    {
-        "−": "-", "–": "-", "—": "-", "‐": "-", "‑": "-", "﹣": "-", "－": "-",
-        "×": r"\times ", "·": r"\cdot ", "⋅": r"\cdot ", "∙": r"\cdot ", "÷": r"\div ", "∕": "/", "⁄": "/",
-        "π": r"\pi ", "∞": r"\infty ", "√": r"\sqrt ", "∛": r"\sqrt[3]", "∶": ":",
-        "±": r"\pm ", "∠": r"\angle ", "△": r"\triangle ",
-        "≤": r"\le ", "⩽": r"\le ", "≥": r"\ge ", "⩾": r"\ge ", "≠": r"\ne ", "≈": r"\approx ",
-        "∨": " or ", "∧": " and ", "ℝ": r"\mathbb{R}", "ℤ": r"\mathbb{Z}", "ℕ": r"\mathbb{N}", "∖": r"\setminus ",
-        "⌊": r"\lfloor ", "⌋": r"\rfloor ", "⌈": r"\lceil ", "⌉": r"\rceil ", "∥": r"\parallel ", "⊥": r"\perp ",
-        "≅": r"\cong ", "⇒": r"\to ",
-        "∘": r"\circ ", "∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ", "∅": r"\emptyset ", "→": r"\to ", "∴": "",
-        "º": "°", "˚": "°", "掳": "°", "。": ".", "、": ",", "，": ",", "；": ";",
-        "“": '"', "”": '"', "‘": "'", "’": "'", "′": "'",
-        **{a: rf"\{name} " for a, name in zip("αβγδεζηθκλμνξρστφχψωµΓΔΘΛΞΠΣΦΨΩ", _GREEK_LETTERS.split(), strict=True)},
-        "\u2009": r"\,", "\u202f": r"\,", "\u00a0": r"\,",
-    }
-)  # fmt: skip
+_CHARACTERS = {ord(char): spelling for spelling, chars in spellings("character") for char in chars}
+_CHARACTERS |= dict.fromkeys(map(ord, "\u2009\u202f\u00a0"), r"\,")
 
 _SPACING = re.compile(r"(?<!\\)\\(?:[;: >]|q?quad)|~")
 _SIZING = re.compile(r"\\(?:left|right|middle|[Bb]igg?[lr]?)(?![A-Za-z])\.?(?=\s*(?:[\[\](){}|.]|\\[{}|]|\\[lr]))")
@@ -62,7 +54,7 @@ _TIMES_DEGREES = re.compile(r"(?:\\cdot|\\times|\*)\s{0,4}(?=\\degrees?(?![A-Za-
 # `160~cm`; a tilde before a number means `about`.
 _TIE = re.compile(r"(?<=[\d})\]])~(?=\s{0,4}(?:[A-Za-z\\]|$))|(?<=\([A-H]\))~")
 _THIN_DIGITS = re.compile(r"(?<=\d)(?:\\,|\\ |~)(?=\d{3}(?!\d))")
-_SPACED_THOUSANDS = re.compile(r"-?[1-9]\d{0,2}(?: \d{3})+(?:\.\d+)?")
+_SPACED_THOUSANDS = re.compile(r"(-?[1-9]\d{0,2}(?: \d{3})+(?:\.\d+)?)( ?[^\d\s-].*)?")
 _ROMAN = re.compile(
     r"\\(?:text|textbf|textit|textrm|textnormal|mathrm|mathbf|mathit|mathsf|operatorname|mbox|hbox|rm|bf|emph"
     r"|boldsymbol|bm|underline)"
@@ -81,6 +73,7 @@ _DEGREES = re.compile(
 _LOOSE_DEGREES = re.compile(r"(?<=\d)\s{0,4}(?:\^\s{0,4}(?:o(?![A-Za-z])|\{\s{0,4}o\s{0,4}\})|\\circ(?![A-Za-z]))")
 _TIME = re.compile(r"0?(\d{1,2})(?::(\d\d) ?| )([AaPp])\.?[Mm]\.?")
 _TO = re.compile(r"\d{1,9}(?:\.\d{1,9})?(?: to \d{1,9}(?:\.\d{1,9})?){1,3}")
+_MINUTES_TO = re.compile(r"[1-5]?\d to [1-5]\d")
 _FRACTION_NAME = re.compile(r"\\[dtc]frac(?![A-Za-z])")
 _TOKEN_ARGUMENT = r"([0-9A-Za-z]|\\[A-Za-z]+(?![A-Za-z])(?!\s*\{))"
 _FRACTION_HEAD = re.compile(
@@ -97,12 +90,9 @@ _INFIX_NAMES = {"choose": "binom", "over": "frac"}
 # A space before an argument means nothing: `\dfrac {3} {4}`, `\text {cm}`, `x^ {2}`.
 _SPACE_BEFORE_ARGUMENT = re.compile(r"(?<=[A-Za-z\^_])\s+(?=\{)|(?<=[^\\]\})\s+(?=\{)|(?<=\\sqrt)\s+(?=\[)")
 _COMMAND_WITH_CAPITAL = re.compile(r"\\(?=[a-z]*[A-Z])([A-Za-z]+)")
-_COMMAND_NAMES = (
-    "frac dfrac tfrac cfrac sqrt binom choose over text textbf textit textrm mathrm mathbf mathit operatorname mbox "
-    "boxed left right begin end quad infty circ degree cdot times div pm mp le leq ge geq ne neq cup cap in approx "
-    "angle triangle overline ldots dots cdots"
-)
-_COMMANDS = FUNCTIONS | frozenset(_COMMAND_NAMES.split())
+_NAMES = dict(spellings("symbols"))
+_COMMANDS = FUNCTIONS | frozenset(_NAMES["command"])
+_TAKE_NO_ARGUMENT = frozenset(rf"\{name}" for name in _NAMES["without argument"])
 _COMMAND = re.compile(r"(?<!\\)\\[A-Za-z]")
 _GAP_BEHIND = re.compile(r"(?:\s|\\[,;: ]|~)+\Z")
 _ENDS_COMMAND = re.compile(r"\\[A-Za-z]+\Z")
@@ -121,39 +111,18 @@ _GAP_IN_CHAIN = re.compile(r"(?<=[\d)\]}])\s+(?=[A-Za-z])")
 _JOINED = re.compile(rf"\b(?:and|or|{'|'.join(sorted(word for word in THEREFORE if word.isalpha()))})\b")
 _UNION = re.compile(r"(?<=[)\]])\s*U\s*(?=[(\[])")
 _BRACED_COMMA = re.compile(r"\s{0,4}\{\s{0,4},\s{0,4}\}\s{0,4}")
-# `3{,}5` and `1.234,56` are decimals, whatever the language, and `1.234.567` is none.
-_DECIMAL_COMMA = re.compile(
-    r"(?<![\d.,}])(0|\d{1,12}(?=\{,\}(?!\d{3}(?!\d))))\{,\}(\d{1,12})(?![\d,{])"
-    r"|(?<![\d.,])(\d{1,3}(?:\.\d{3}){1,4}),(?!\d{3}(?!\d))(\d{1,12})(?![\d,.])"
-)
+# `1.234,56` is a decimal, whatever the language, and `1.234.567` is none.
+_DECIMAL_COMMA = re.compile(r"(?<![\d.,])(\d{1,3}(?:\.\d{3}){1,4}),(?!\d{3}(?!\d))(\d{1,12})(?![\d,.])")
 # A number of people is whole: `12.500 Einwohner`.
 _POINTS = re.compile(
     rf"(?<![\d.,])(?:\d{{1,3}}(?:\.\d{{3}}){{2,6}}(?![\d.,])|[1-9]\d{{0,2}}\.\d{{3}}(?=\s?(?:EUR|{'|'.join(PERSONS)})\s*$))"
 )
 # `8\sqrt{3}{squareinches}`: words in braces that are no argument.
 _BRACED_WORDS = re.compile(r"(\\frac\s?\{[^{}]*\})?(?<=[}\d)i])\s{0,4}\{([A-Za-z][A-Za-z. ]{3,20})\}\s{0,4}$")
-_COMMAND_SYNONYMS = (
-    (re.compile(r"\\leq(?:slant)?(?![A-Za-z])"), r"\\le "),
-    (re.compile(r"\\geq(?:slant)?(?![A-Za-z])"), r"\\ge "),
-    (re.compile(r"\\neq(?![A-Za-z])"), r"\\ne "),
-    (re.compile(r"\\lt(?![A-Za-z])"), "<"),
-    (re.compile(r"\\colon(?![A-Za-z])"), ":"),
-    (re.compile(r"\\gt(?![A-Za-z])"), ">"),
-    (re.compile(r"\\(?:ast|bullet)(?![A-Za-z])"), r"\\cdot "),
-    (re.compile(r"\\[cd]dots(?![A-Za-z])|\\dots(?![A-Za-z])"), r"\\ldots "),
-    (re.compile(r"\\lg(?![A-Za-z])"), r"\\log "),
-    (re.compile(r"\\(?:simeq|approxeq|thickapprox|doteq)(?![A-Za-z])"), r"\\approx "),
-    (re.compile(r"\\(?:rightarrow|longrightarrow|Rightarrow|Longrightarrow|mapsto)(?![A-Za-z])"), r"\\to "),
-    (re.compile(r"\\(?:vert|lvert|rvert)(?![A-Za-z])"), "|"),
-    (re.compile(r"\\overrightarrow(?![A-Za-z])"), r"\\vec "),
-    (re.compile(r"\\varnothing(?![A-Za-z])|\\\{\s{0,4}\\\}"), r"\\emptyset "),
-    (re.compile(r"\\langle(?![A-Za-z])"), "("),
-    (re.compile(r"\\rangle(?![A-Za-z])"), ")"),
-    (re.compile(r"\\(?:lbrace|lgroup)(?![A-Za-z])"), r"\\{"),
-    (re.compile(r"\\(?:rbrace|rgroup)(?![A-Za-z])"), r"\\}"),
-    (re.compile(r"\\%"), "%"),
-    (re.compile(r"(?<!\\)\\,"), " "),
-)
+_SYNONYMS = {name: spelling for spelling, names in spellings("command") for name in names}
+_SYNONYM = re.compile(rf"\\({'|'.join(_SYNONYMS)})(?![A-Za-z])")
+_EMPTY_SET = re.compile(r"\\\{\s{0,4}\\\}")
+_COMMA_SPACE = re.compile(r"(?<!\\)\\,")
 # In `5!=120` stands a factorial.
 _NOT_EQUAL = re.compile(r"(?<!\d)!=")
 _SIGN_SYNONYMS = (("<=", r"\le "), (">=", r"\ge "), ("...", r"\ldots "), ("**", "^"), ("*", r"\cdot "))
@@ -173,19 +142,35 @@ _THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?![\d,])")
 _DANGLING_DOT = re.compile(r"(?<=\d)\.(?![\d.]|\\(?:overline|bar|dot)\{)")
 # `0.1666...` and `0.123123...`: digits written three times, or several twice, and then dots repeat for ever.
 _GOES_ON = re.compile(r"(?<![\d.])(\d{1,9}\.\d{0,9}?)(?:(\d{1,6}?)\2{2,20}|(\d{3,6}?)\3)\s{0,4}\\ldots(?![A-Za-z])")
+
+
+def _alternatives(words: dict[str, str]) -> str:
+    return "|".join(re.escape(word) for word in sorted(words, key=len, reverse=True))
+
+
+_MONEY = {word: code for code, words in spellings("money") for word in words}
+_SIGN = _alternatives(_MONEY)
 _CURRENCY = re.compile(
-    r"(-?)\s{0,4}(\\\$|£|€|¥|₹)\s{0,4}(-?[\d.,]+|\\frac\{\d+\}\{\d+\})"
+    rf"(?<![A-Za-z])(-?)\s{{0,4}}({_SIGN})\s{{0,4}}(-?[\d.,]+|\\frac\{{\d+\}}\{{\d+\}})"
     r"(?:\s{0,4}(thousand|million|billion|trillion|bn)|([kKmMbB]))?(?![A-Za-z])"
 )
 _MAGNITUDES = {"k": "thousand", "m": "million", "b": "billion", "bn": "billion"}
-_CURRENCY_BEHIND = re.compile(r"(?<=\d)\s{0,4}(\\\$|£|€|¥|₹|¢)(?!\s{0,4}[\d.])")
-_CURRENCY_NAMES = {r"\$": "USD", "£": "GBP", "€": "EUR", "¥": "CNY", "₹": "INR", "¢": "cent"}
-# Two decimals, or groups of three before the sign: `12,50 €`, `€3,99`, `1.250 €`.
-_PRICE = re.compile(r"(?<![\d.,])(\d{1,9}),(\d\d)(?=\s?(?:€|EUR|euros?)\s*$)|(?<=€)(\d{1,9}),(\d\d)(?![\d,])")
+_CURRENCY_BEHIND = re.compile(rf"(?<=\d)\s{{0,4}}({_SIGN})(?!\s{{0,4}}[\d.]|[A-Za-z])")
+_CODE = re.compile(r"\b(?:[A-Z]{3}|Rs)\b")
+_EUROS = re.compile(r"€\s?\d|\d\s?(?:€|EUR|euros?)\s*$")
 # `(+3, -4)`; after anything else a plus adds.
 _IDLE_PLUS = re.compile(r"(?<=[(\[{,=])(\s{0,4})\+(?=[\d.\\A-Za-z(])")
 _TIMES_TEN = re.compile(r"(?<=\d)\s{0,4}[xX]\s{0,4}(?=10\s{0,4}\^)")
-_CHINESE_AND = re.compile(r"(?<=[\dA-Za-z)\]}°%])\s{0,4}(或者?|和|与|及|以及|和/或)\s{0,4}(?=[\dA-Za-z(\[\\-])")
+_JOINTS = {word: joint for joint, words in spellings("joint") for word in words}
+_EAST_ASIAN = {word: joint for joint, words in spellings("joint of east asia") for word in words}
+_EAST_ASIAN_JOINT = re.compile(
+    rf"(?<=[\dA-Za-z)\]}}°%])\s{{0,4}}({_alternatives(_EAST_ASIAN)})\s{{0,4}}(?=[\dA-Za-z(\[\\-])"
+)
+# `x < 1 oder x > 4`, `2 y 3`: between values, words of one letter are no factors; `2 e 3` may be a power of ten.
+_JOINT = re.compile(
+    rf"(?:(?<=[\d)\]}}°%])|(?<=[<>=][A-Za-z])|(?<=[<>=] [A-Za-z])) (?!e \d)({_alternatives(_JOINTS)}) "
+    r"(?=-?[\d(\[\\]|-?[A-Za-z](?:_\w)?\s?(?:[<>=]|\\[lgn]eq?(?![A-Za-z])))"
+)
 _PLAIN_NUMBER = re.compile(r"-?[0-9]{1,64}(?:\.[0-9]{1,64})?")
 _TOKEN = re.compile(r"\\[A-Za-z]+|\\.|\d+(?:\.\d+)?|\.\d+|[A-Za-zÀ-ɏЀ-ӿ]+|\s+|.", re.DOTALL)
 _BREAK_BEFORE_DOLLAR = re.compile(r"\\\\\s{0,4}\$\s{0,4}\Z")
@@ -221,12 +206,14 @@ _remembered = lru_cache(maxsize=1 << 14)(_cleaned)
 
 def _once(text: str) -> str:
     text = _unwrap(_single_backslashes(_characters(text)))
+    text = _JOINT.sub(lambda word: f" {_JOINTS[word.group(1)]} ", text) if " " in text else text
     if (time := _TIME.fullmatch(text)) is not None:
         text = f"{time.group(1)}:{time.group(2) or '00'} {time.group(3).lower()}m"
     elif " to " in text and _TO.fullmatch(text):
-        text = text.replace(" to ", ":")
+        # `10 to 10` may be ten minutes before ten.
+        text = text if _MINUTES_TO.fullmatch(text) else text.replace(" to ", ":")
     else:
-        text = date(text) or text
+        text = date(text) or clock(text) or text
     if _SPACED_EXPONENT.fullmatch(text):
         text = text.replace(" ", "")
     elif text[:1] == "{" and not text[1:-1].strip() and text[-1] == "}":
@@ -262,9 +249,10 @@ def _characters(text: str) -> str:
     text = _SUBSCRIPT_RUN.sub(lambda run: f"_{{{''.join(_SUBSCRIPTS[char] for char in run.group())}}}", text)
     # `1½` is one and a half; without the space NFKC would make it eleven halves.
     text = _VULGAR.sub(lambda char: f" {unicodedata.normalize('NFKC', char.group())} ", text)
-    text = _CHINESE_AND.sub(lambda word: " or " if word.group(1)[0] == "或" else " and ", text)
+    text = _EAST_ASIAN_JOINT.sub(lambda word: f" {_EAST_ASIAN[word.group(1)]} ", text)
     text = unicodedata.normalize("NFKC", text.translate(_CHARACTERS))
-    return text.translate(_CHARACTERS).replace("Â°", "°")
+    text = text.translate(_CHARACTERS).replace("Â°", "°")
+    return _DIGITS_ELSEWHERE.sub(lambda digit: str(unicodedata.decimal(digit.group())), text)
 
 
 def _unwrap(text: str) -> str:
@@ -276,7 +264,7 @@ def _unwrap(text: str) -> str:
     text = _BREAK_BEFORE_DOLLAR.sub("$", text) if r"\\" in text else text
     # A single dollar sign before a digit is money, a pair delimits mathematics.
     bare = text.replace(r"\$", "")
-    if bare.count("$") == 1 and re.match(r"-?\s*\$\s*\d", bare):
+    if bare.count("$") == 1 and re.match(r"-?\s*[A-Z]{0,2}\$\s*\d|[\d.,]+ \$", bare):
         text = text.replace("$", r"\$")
     elif "$" in bare:
         text = re.sub(r"(?<!\\)\$", "", text)
@@ -322,21 +310,21 @@ def _latex(text: str) -> str:
                 break
             text = spelled
         text = _THIN_DIGITS.sub("", _SPACING.sub(" ", text))
-        for pattern, replacement in _COMMAND_SYNONYMS:
-            text = pattern.sub(replacement, text)
+        text = _EMPTY_SET.sub(r"\\emptyset ", _SYNONYM.sub(lambda m: _SYNONYMS[m.group(1)], text))
+        text = _COMMA_SPACE.sub(" ", text.replace(r"\%", "%"))
     if text.count("=") > 1:
         text = _MIDDLE_SIDE.sub(_with_gaps, text)
     text = with_unit_quotients(text)
     if "{" in text:
-        text = _BRACED_COMMA.sub(",", _DECIMAL_COMMA.sub(_with_point, text)) if "," in text else text
+        text = without_braced_commas(_BRACED_COMMA.sub("{,}", text), decimal=False).replace("{,}", ",")
         text = _BRACED_WORDS.sub(lambda m: m.group() if m.group(1) else f" {m.group(2)}", text)
     text = _NOT_EQUAL.sub(r"\\ne ", text) if "!=" in text else text
     for sign, replacement in _SIGN_SYNONYMS:
         if sign in text:
             text = text.replace(sign, replacement)
-    text = _PRICE.sub(lambda m: f"{m.group(1) or m.group(3)}.{m.group(2) or m.group(4)}", text) if "," in text else text
-    if "$" in text or not text.isascii():
-        text = _CURRENCY_BEHIND.sub(lambda m: f" {_CURRENCY_NAMES[m.group(1)]} ", _CURRENCY.sub(_amount, text))
+    text = with_decimal_points(text) if "," in text and _EUROS.search(text) else text
+    if "$" in text or not text.isascii() or _CODE.search(text):
+        text = _CURRENCY_BEHIND.sub(lambda m: f" {_MONEY[m.group(1)]} ", _CURRENCY.sub(_amount, text))
     text = _IDLE_PLUS.sub(r"\1", text) if "+" in text else text
     text = _LOOSE_DEGREES.sub("°", text) if "^" in text or r"\circ" in text else text
     if r"\ldots" in text:
@@ -351,8 +339,9 @@ def _latex(text: str) -> str:
     text = _UNION.sub(r"\\cup ", text) if "U" in text else text
     text = with_subscripts(text)
     text = _without_thousands(text)
-    if _SPACED_THOUSANDS.fullmatch(text.strip()):
-        text = text.replace(" ", "")
+    if " " in text and (grouped := _SPACED_THOUSANDS.fullmatch(text.strip())) is not None:
+        number, things = grouped.group(1).replace(" ", ""), grouped.group(2) or ""
+        text = number + things if not things or split_unit(number + things)[0] == number else text
     return _DANGLING_DOT.sub("", text)
 
 
@@ -377,17 +366,12 @@ def _braced_fraction(match: re.Match[str]) -> str:
 def _amount(match: re.Match[str]) -> str:
     sign, currency, number = match.groups()[:3]
     scale = (match.group(4) or match.group(5) or "").lower()
-    return f"{sign}{number} {_MAGNITUDES.get(scale, scale)} {_CURRENCY_NAMES[currency]} "
+    return f"{sign}{number} {_MAGNITUDES.get(scale, scale)} {_MONEY[currency]} "
 
 
 def _apart(match: re.Match[str]) -> str:
     before = match.string[: match.start()].rstrip().rstrip("}").rstrip()
     return " " if before.endswith((",", ";", "and", "or")) else ", "
-
-
-def _with_point(match: re.Match[str]) -> str:
-    whole, decimals = (match.group(k) or match.group(k + 2) for k in (1, 2))
-    return f"{whole.replace('.', '')}.{decimals}"
 
 
 def _prefixed(match: re.Match[str]) -> str:
@@ -402,7 +386,7 @@ def _without_thousands(text: str) -> str:
     if "," not in text:
         return text
     if "." in text and not any(bracket in text for bracket in "([{"):
-        text = _DECIMAL_COMMA.sub(_with_point, text)
+        text = _DECIMAL_COMMA.sub(lambda m: f"{m.group(1).replace('.', '')}.{m.group(2)}", text)
     return _THOUSANDS.sub(
         lambda match: match.group() if _inside_brackets(text, match.start()) else match.group().replace(",", ""), text
     )
@@ -476,7 +460,3 @@ def _drop_braces(tokens: list[str]) -> list[str]:
         else:
             out.append(token)
     return out
-
-
-_TAKE_NO_ARGUMENT = frozenset({r"\cdot", r"\times", r"\pi", r"\pm", r"\div", r"\infty", r"\le", r"\ge", r"\cup"})
-_TAKE_NO_ARGUMENT |= {r"\angle", r"\triangle", r"\in", r"\to", r"\cap", r"\approx", r"\circ"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from mmcorl.answers.grammar import FUNCTIONS, GREEK, read
+from mmcorl.answers.spellings import spellings
 from mmcorl.answers.units import UNIT_WORDS, split_unit
 from mmcorl.answers.words import SHORT_WORDS
 
@@ -17,19 +18,7 @@ _SYMBOL_NAME = re.compile(
     r"|[A-Z]'?(?: ?\\(?:cap|cup|setminus) ?[A-Z]'?){1,3}|\\det ?(?:[A-Z]|\([A-Z]\))"
     rf"|\\(?:{'|'.join(sorted(FUNCTIONS - {'max', 'min', 'mod', 'exp', 'ln', 'log'}))})"
 )
-_QUANTITIES = (
-    "answer ans result value total sum difference product quotient remainder area perimeter circumference volume length"
-    " width height depth base radius diameter distance angle slope gradient center centre midpoint vertex mean average"
-    " median mode range probability ratio percentage number amount cost price profit speed velocity acceleration time"
-    r" age mass weight density temperature bearing domain intake interest solution S\.A\."
-).replace(" ", "|")
-_DESCRIBED = (
-    "the|total|final|correct|required|surface|lateral|shaded|minimum|maximum|mean|average|weekly|water|arc|side|common"
-)
-_SHAPES = (
-    "triangle|circle|square|rectangle|region|figure|sector|trapezoid|trapezium|parallelogram|rhombus|quadrilateral|cube"
-    "|polygon|pentagon|hexagon|octagon|cylinder|cone|sphere|prism|pyramid|line|segment"
-)
+_QUANTITIES, _DESCRIBED, _SHAPES = ("|".join(words) for _, words in spellings("quantity"))
 QUANTITY = (
     rf"(?:(?:{_DESCRIBED}) ){{0,4}}(?:{_QUANTITIES})"
     rf"(?: of (?:the )?(?:shaded |rectangular )?(?:(?:{_SHAPES})(?-i: [A-Z]{{1,6}})?"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from mmcorl.answers.spellings import spellings, turns
 from mmcorl.answers.words import number_in_words
 
 _CHEMICAL = re.compile(r"\\(?:ce|mathrm|text|mathsf)\s?\{((?:[A-Za-z0-9()+=<>\s_^{}-]|\\?->){1,256})\}")
@@ -93,6 +94,8 @@ _VECTOR = re.compile(r"<([^<>=]{1,80},[^<>=]{1,80})>")
 def with_brackets(text: str) -> str:
     """Return `(3, 4)` for `<3, 4>`, and `(1; 3)` for `]1; 3[`, as much of Europe writes open ends."""
     text = _VECTOR.sub(r"(\1)", text) if text[:1] == "<" else text
+    # Turkish and Arabic put the sign first.
+    text = f"{text[1:].strip()}%" if text[:1] == "%" and text[1:].strip(" \n.,").isdecimal() else text
     if text[-1:] in ("[", "]") and text[:1] in ("[", "]") and (";" in text or "," in text):
         text = f"{'(' if text[0] == ']' else '['}{text[1:-1]}{')' if text[-1] == '[' else ']'}"
     return text
@@ -122,14 +125,15 @@ def with_round_groups(text: str) -> str:
             start = position + len(head)
             while start < len(text) and text[start] == " ":
                 start += 1
-            end = _closing(text, start) if start < len(text) and text[start] == "(" else -1
+            end = closing(text, start) if start < len(text) and text[start] == "(" else -1
             if end > 0:
                 text = f"{text[:position]}{head}{{{text[start + 1 : end]}}}{text[end + 1 :]}"
             position += len(head)
     return text
 
 
-def _closing(text: str, start: int) -> int:
+def closing(text: str, start: int) -> int:
+    """Return where a parenthesis at a place closes; -1 where it never does."""
     depth = 0
     for index in range(start, len(text)):
         depth += (text[index] == "(") - (text[index] == ")")
@@ -138,30 +142,65 @@ def _closing(text: str, start: int) -> int:
     return -1
 
 
-_MONTHS = [
-    "January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November",
-    "December",
-]  # fmt: skip
-_MONTH = "|".join(f"{name[:3]}(?:{name[3:]})?" if len(name) > 3 else name for name in _MONTHS)
-_DATE = re.compile(
-    rf"(?:(?P<d1>\d{{1,2}})(?:st|nd|rd|th)?(?: of)? (?P<m1>{_MONTH})\.?"
-    rf"|(?P<m2>{_MONTH})\.? (?P<d2>\d{{1,2}})(?:st|nd|rd|th)?)"
-    r"(?:,? (?P<y1>\d{4}))?|(?P<y2>\d{4})-(?P<m3>\d{2})-(?P<d3>\d{2})",
-    re.IGNORECASE,
+_MONTHS = turns("month")
+_NAMES = next(names for language, names in spellings("month") if language == "en")
+_MONTHS |= {name[:3].casefold(): month for month, name in enumerate(_NAMES, 1)}
+_YEAR = r"(?:,? (?:del? )?(?P<y>\d{4})(?: ?(?:г|года|год)\.?)?)?"
+_DATES = tuple(
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
+        rf"(?P<d>\d{{1,2}})(?:st|nd|rd|th|er|\.|°)? (?:of |de )?(?P<m>\D{{3,12}}?)\.?{_YEAR}",
+        rf"(?P<m>[A-Z]{{3,9}})\.? (?P<d>\d{{1,2}})(?:st|nd|rd|th)?{_YEAR}",
+        r"(?P<y>\d{4})-(?P<m>\d\d)-(?P<d>\d\d)",
+        r"(?P<y>\d{4}) ?[年년] ?(?P<m>\d{1,2}) ?[月월] ?(?P<d>\d{1,2}) ?[日号일]",
+        r"(?P<d>\d{1,2})\.(?P<m>\d{1,2})\.(?P<y>\d{4})",
+    )
+)
+# A German or French clock, one of East Asia, and the halves of the day.
+_CLOCK = re.compile(
+    r"(?:(上午|早上|午前|오전)|(下午|晚上|午後|오후))? ?0?(\d{1,2})"
+    r"(?: ?(?:[点點时時시]钟?) ?(?:(\d{1,2}) ?[分분]|(半|반))?| (?:Uhr|o'clock)(?: (\d\d))?| ?[hH] ?([0-5]\d)"
+    r"|[:.](\d\d) Uhr)"
 )
 _TIME = re.compile(r"(\d{1,2}):([0-5]\d)(?: ([ap])m)?")
+_SPOKEN = re.compile(r"(?:it is |it's )?(.{1,14}?)(?: minutes?)? (to|past) (.{1,8})", re.IGNORECASE)
+_QUARTERS = {"half": 30, "quarter": 15, "a quarter": 15}
 
 
 def date(text: str) -> str | None:
-    """Return `17 May 2023` for `May 17, 2023`, `17th of May 2023` and `2023-05-17`; None for other text."""
-    match = _DATE.fullmatch(text) if len(text) <= 32 and (" " in text or text.count("-") == 2) else None
+    """Return `17 May 2023` for `May 17, 2023`, `17. Mai 2023` and `2023-05-17`; None for other text."""
+    if not 6 <= len(text) <= 32 or not any(map(str.isdecimal, text)):
+        return None
+    match = next((match for pattern in _DATES if (match := pattern.fullmatch(text))), None)
     if match is None:
         return None
-    day, month, year = (next((v for k, v in match.groupdict().items() if v and k[0] == part), "") for part in "dmy")
-    number = int(month) if month.isdigit() else [name[:3].lower() for name in _MONTHS].index(month[:3].lower()) + 1
-    if not (1 <= int(day) <= 31 and 1 <= number <= 12):
+    day, month = int(match["d"]), match["m"].casefold()
+    number = int(month) if month.isdecimal() else _MONTHS.get(month, 0)
+    return f"{day} {_NAMES[number - 1]} {match['y'] or ''}".strip() if 1 <= day <= 31 and 1 <= number <= 12 else None
+
+
+def clock(text: str) -> str | None:
+    """Return `10:10` for `10 Uhr 10`, `10h10` and `10点10分`, and `3:30 pm` for `下午3点半`; None for other text."""
+    match = _CLOCK.fullmatch(text) if len(text) <= 16 and text[-1:] != "." else None
+    if match is None or int(match[3]) > 24:
         return None
-    return f"{int(day)} {_MONTHS[number - 1]} {year}".strip()
+    past = int("30" if match[5] else match[4] or match[6] or match[7] or match[8] or 0)
+    half = " am" if match[1] else " pm" if match[2] and int(match[3]) <= 12 else ""
+    return f"{match[3]}:{past:02}{half}" if past < 60 else None
+
+
+def spoken_time(text: str) -> str | None:
+    """Return `9:50` for `10 to 10` and `3:30` for `half past three`; None for other text."""
+    if (match := _SPOKEN.fullmatch(text)) is None:
+        return None
+    past, hour = (
+        _QUARTERS.get(word) or (int(word) if word.isdecimal() else number_in_words(word))
+        for word in (match[1].casefold(), match[3].casefold())
+    )
+    if past is None or hour is None or not (0 < past < 60 and 0 < hour < 13):
+        return None
+    hour, past = (hour, past) if match[2].casefold() == "past" else ((hour - 2) % 12 + 1, 60 - past)
+    return f"{hour}:{int(past):02}"
 
 
 def minutes(text: str) -> int | None:

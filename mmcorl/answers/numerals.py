@@ -1,7 +1,7 @@
 """Numbers in words: the words of each language for some numbers, and the one grammar by which they make all others.
 
 number = [number] scale [number] | hundreds [below] | below     what stands before or behind a scale is smaller than it
-below  = ten [one] | one ten (Germanic) | sixty or eighty and a teen (French)
+below  = ten [one] | one ten (Germanic, Arabic) | sixty or eighty and a teen (French)
 """
 
 from __future__ import annotations
@@ -11,62 +11,21 @@ import unicodedata
 from fractions import Fraction
 from functools import lru_cache
 
+from mmcorl.answers.closed_classes import classes, classes_of
+from mmcorl.answers.spellings import spellings, turns
+
 _VALUES = (*range(20), *range(20, 100, 10), 100, 1000, 10**6, 10**9, 10**12)
-# What joins tens and ones, then the words in the order of the values; a stroke parts spellings, a dash is none.
-_LANGUAGES = """
-
-- zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen
-eighteen nineteen twenty thirty forty fifty sixty seventy eighty ninety hundred/hundredand thousand/thousandand
-million/millionand billion/billionand trillion/trillionand
-
-und null eins/ein/eine zwei drei vier fünf sechs sieben acht neun zehn elf zwölf dreizehn vierzehn fünfzehn sechzehn
-siebzehn achtzehn neunzehn zwanzig dreißig vierzig fünfzig sechzig siebzig achtzig neunzig hundert tausend
-million/millionen milliarde/milliarden -
-
-et zéro un/une deux trois quatre cinq six sept huit neuf dix onze douze treize quatorze quinze seize dixsept dixhuit
-dixneuf vingt trente quarante cinquante soixante septante quatrevingt nonante cent mille
-million/millions milliard/milliards -
-
-y cero uno/un/una dos tres cuatro cinco seis siete ocho nueve diez once doce trece catorce quince dieciséis diecisiete
-dieciocho diecinueve veinte/veinti treinta cuarenta cincuenta sesenta setenta ochenta noventa cien/ciento/cientos mil
-millón/millones - -
-
-e zero um/uma dois/duas três quatro cinco seis sete oito nove dez onze doze treze catorze/quatorze quinze
-dezesseis/dezasseis dezessete/dezassete dezoito dezenove/dezanove vinte trinta quarenta cinquenta sessenta setenta
-oitenta noventa cem/cento/centos mil milhão/milhões bilhão/bilhões -
-
-e zero uno/un/una due tre/tré quattro cinque sei sette otto nove dieci undici dodici tredici quattordici quindici sedici
-diciassette diciotto diciannove venti/vent trenta/trent quaranta/quarant cinquanta/cinquant sessanta/sessant
-settanta/settant ottanta/ottant novanta/novant cento mille/mila milione/milioni miliardo/miliardi -
-
-en nul een twee drie vier vijf zes zeven acht negen tien elf twaalf dertien veertien vijftien zestien zeventien achttien
-negentien twintig dertig veertig vijftig zestig zeventig tachtig negentig honderd duizend miljoen miljard -
-
-- ноль один/одна два/две три четыре пять шесть семь восемь девять десять одиннадцать двенадцать тринадцать четырнадцать
-пятнадцать шестнадцать семнадцать восемнадцать девятнадцать двадцать тридцать сорок пятьдесят шестьдесят семьдесят
-восемьдесят девяносто сто/сот тысяча/тысячи/тысяч миллион/миллиона/миллионов миллиард/миллиарда/миллиардов -
-
-- 영 하나/한 둘/두 셋/세 넷/네 다섯 여섯 일곱 여덟 아홉 열 - - - - - - - - - 스물/스무 서른 마흔 쉰 예순 일흔
-여든 아흔 - - - - -
-"""
-_HUNDREDS = {
-    "dos": {"quinientos": 500, "setecientos": 700, "novecientos": 900},
-    "dois": {"duzentos": 200, "duzentas": 200, "trezentos": 300, "trezentas": 300, "quinhentos": 500},
-    "два": {"двести": 200, "триста": 300, "четыреста": 400},
-}
-"""Those of Spanish, Portuguese and Russian that are no number with a hundred."""
 _TENS = (*range(11), 100, 1000, 10**4, 10**8)
 _SINOGRAMS = dict(zip("〇一二三四五六七八九十百千万亿零两兩萬億", (*_TENS, 0, 2, 2, 10**4, 10**8), strict=True))
 _KOREAN = dict(zip("공일이삼사오육칠팔구십백천만억", _TENS, strict=True))
 _SCALES = frozenset({100, 1000, 10**4, 10**6, 10**8, 10**9, 10**12})
 _NOT_ALONE_TEXT = (
     "hundred thousand million billion trillion null ein eine un une uno una um uma een elf once due cent mil sept mila "
-    "sot seize doze vent trent 이 일 사 오 구 한 두 세 네"
+    "sot seize doze vent trent on bin bir set sta 이 일 사 오 구 한 두 세 네"
 )
 _NOT_ALONE = frozenset(_NOT_ALONE_TEXT.split())
 """What alone is rather an article, an English word or a scale that wants a number before it."""
-_WITH_COUNTER = re.compile(rf"([{''.join(_SINOGRAMS)}点]+) ?([^\W\d_]{{1,4}})")
-_MARKS = re.compile("[\u0300-\u036f]")
+_MARKS = re.compile("[\u0300-\u036f\u064b-\u0655]")
 
 
 def _folded(text: str) -> str:
@@ -75,16 +34,52 @@ def _folded(text: str) -> str:
     return unicodedata.normalize("NFC", letters).replace(" ", "").replace("-", "")
 
 
-def _language(line: str) -> tuple[dict[str, int], re.Pattern[str], str]:
-    joint, *spelled = line.split()
-    words = {_folded(word): value for value, words in zip(_VALUES, spelled, strict=True) for word in words.split("/")}
-    words |= _HUNDREDS.get(spelled[2].partition("/")[0], {})
-    words.pop("", None)
-    longest = "|".join(sorted(words, key=len, reverse=True))
-    return words, re.compile(f"({longest})|{joint if joint != '-' else '(?!)'}{'|s$' if joint == 'et' else ''}"), joint
+def _language(joint: str, spelled: list[str]) -> tuple[dict[str, int], re.Pattern[str], str]:
+    """Return the words of a language with their values, what reads one of them or the joint, and the joint."""
+    known: dict[str, int] = {}
+    for turn, spellings_of in enumerate(spelled):
+        value, _, words = spellings_of.rpartition("=")
+        known |= {_folded(word): int(value or _VALUES[min(turn, 32)]) for word in words.split("/")}
+    known.pop("", None)
+    longest = "|".join(sorted(known, key=len, reverse=True))
+    return known, re.compile(f"({longest})|{joint if joint != '-' else '(?!)'}{'|s$' if joint == 'et' else ''}"), joint
 
 
-_TABLES = [_language(line) for line in _LANGUAGES.strip().split("\n\n")]
+_TABLES = [_language(joint, words) for _, (joint, *words) in spellings("number")]
+_ENGLISH_TOO = frozenset({"mil", "bin"})
+_SCALE_WORDS = {word: value for words, _, _ in _TABLES for word, value in words.items() if value >= 1000}
+_SCALE_WORDS |= {word: value for table in (_SINOGRAMS, _KOREAN) for word, value in table.items() if value >= 1000}
+_SCALED = re.compile(r"(-?\d{1,12}(?:\.\d{1,12})?) ?(\D{1,12})")
+
+
+def scaled(text: str) -> Fraction | None:
+    """Return 1500000 for `1.5 Millionen`; None for other text."""
+    match = _SCALED.fullmatch(text)
+    word = _folded(match.group(2)) if match else ""
+    scale = None if word in _ENGLISH_TOO else _SCALE_WORDS.get(word)
+    return Fraction(match.group(1)) * scale if match and scale else None
+
+
+_ORDINALS = turns("ordinal")
+_PLACES = frozenset(word for _, words in spellings("place") for word in words)
+_RANK = re.compile(r"(?:第 ?(\d{1,3}|[一二三四五六七八九十]{1,3})|제 ?(\d{1,3})) ?(\D{0,2})|(\d{1,3}) ?(위|등)")
+
+
+def ranked_elsewhere(text: str) -> str | None:
+    """Return `3th`, as `words.ranked` spells it, for `der dritte Platz` and `第三名`; None for other text."""
+    if len(text) > 32:
+        return None
+    if (match := _RANK.fullmatch(text)) is not None:
+        number = match.group(1) or match.group(2) or match.group(4)
+        rank = Fraction(number) if number.isdecimal() else numeral(number, alone=False)
+        return f"{rank}th" if rank is not None and (not match.group(3) or match.group(3) in _PLACES) else None
+    words = text.split()
+    words = words[1:] if len(words) > 1 and classes_of(words[0].casefold()) & classes("determiner") else words
+    words = words[:-1] if len(words) > 1 and words[-1] in _PLACES else words
+    word = " ".join(words).casefold()
+    # `dritter`, `dritten`: endings of German.
+    rank_of = _ORDINALS.get(word) or _ORDINALS.get(word[:-1] if word[-2:] in ("er", "es", "en", "em") else "")
+    return None if rank_of is None else f"{rank_of}th"
 
 
 @lru_cache(maxsize=1 << 12)
@@ -94,14 +89,14 @@ def numeral(text: str, alone: bool = True) -> Fraction | None:
     if not folded or (alone and folded in _NOT_ALONE):
         return None
     for table in (_SINOGRAMS, _KOREAN):
-        if folded[0] in table:
-            return _east_asian(folded, table)
+        if folded[0] in table and (number := _east_asian(folded, table)) is not None:
+            return number
     for words, pattern, joint in _TABLES:
         parts, at = [], 0
         while (match := pattern.match(folded, at)) is not None:
             parts += [words[match.group(1)]] if match.group(1) else []
             at = match.end()
-        germanic = joint in ("und", "en")
+        germanic = joint in ("und", "en", "و")
         # `vier und zwanzig` may be two numbers, `vierundzwanzig` is one.
         if parts and at == len(folded) and not (germanic and f" {joint} " in text):
             value = _composed(parts, germanic, _SCALES)
@@ -110,10 +105,13 @@ def numeral(text: str, alone: bool = True) -> Fraction | None:
 
 
 def with_counter(text: str) -> tuple[Fraction, str] | None:
-    """Return (24, `个`) for `二十四个`; None for other text."""
-    match = None if text.isascii() else _WITH_COUNTER.fullmatch(text)
-    number = numeral(match.group(1), alone=False) if match else None
-    return None if match is None or number is None else (number, match.group(2))
+    """Return (24, `个`) for `二十四个` and (7, `개`) for `일곱 개`; None for other text."""
+    if text.isascii() or len(text) > 40:
+        return None
+    for at in range(len(text) - 1, max(0, len(text) - 12), -1):
+        if not any(map(str.isdecimal, text[at:])) and (number := numeral(text[:at].strip(), alone=False)) is not None:
+            return number, text[at:].strip()
+    return None
 
 
 def _east_asian(text: str, table: dict[str, int]) -> Fraction | None:

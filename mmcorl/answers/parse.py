@@ -25,7 +25,7 @@ from mmcorl.answers.latex import MAX_LENGTH, clean
 from mmcorl.answers.matrices import matrix_rows
 from mmcorl.answers.names import SYMBOL, is_name, is_of_angle, is_words
 from mmcorl.answers.numbers import Exact, TooLargeError, constant_value, equal_expressions, exact, is_rounding
-from mmcorl.answers.numerals import with_counter
+from mmcorl.answers.numerals import scaled, with_counter
 from mmcorl.answers.option_letters import LISTED_LETTER, labelled_option, offers_more, option_letter
 from mmcorl.answers.units import UNIT_WORDS, split_unit, without_units
 from mmcorl.answers.words import MULTIPLES, amount_in_words, counted_things, fold_case
@@ -476,6 +476,7 @@ def _counted(text: str) -> ParsedAnswer | None:
     """Parse `twenty-one`, `1.5 million dollars`, `five apples` and `12 red balls`; None for other words."""
     value, unit = split_unit(text)
     count = amount_in_words(value)
+    count = scaled(value) if count is None else count
     if count is None and value.casefold() in MULTIPLES:
         count, unit = Fraction(MULTIPLES[value.casefold()]), "times"
     if count is None and (counted := with_counter(text)) is not None:

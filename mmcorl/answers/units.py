@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import re
 
+from mmcorl.answers.spellings import spellings
+
 _ALIASES: dict[str, str] = {}
 
 
@@ -17,13 +19,8 @@ def _add(name: str, *spellings: str) -> None:
 
 _PREFIXES = {"": "", "k": "kilo", "M": "mega", "G": "giga", "d": "deci", "c": "centi", "m": "milli", "n": "nano"}
 _PREFIXES |= {"p": "pico", "micro": "micro"}
-_METRIC = {
-    "m": ("m", "meter", "metre"), "g": ("g", "gram", "gramme"), "watt": ("W", "watt"), "joule": ("J", "joule"),
-    "volt": ("V", "volt"), "ampere": ("A", "ampere", "amp"), "newton": ("N", "newton"), "ohm": (r"\Omega", "ohm"),
-    "hertz": ("Hz", "hertz"), "pascal": ("Pa", "pascal"), "coulomb": ("C", "coulomb"), "farad": ("F", "farad"),
-    "henry": ("H", "henry"), "tesla": ("T", "tesla"), "weber": ("Wb", "weber"), "eV": ("eV", "electronvolt"),
-    "sec": ("s", "second"), "calorie": ("cal", "calorie"), "bel": ("B", "bel"),
-}  # fmt: skip
+_METRIC = dict(spellings("metric"))
+"""Symbols and words of the units that take prefixes."""
 SYMBOLS = {symbol: words[0] for symbol, *words in _METRIC.values()}
 """Words of units by their symbols."""
 for _name, (_symbol, *_words) in _METRIC.items():
@@ -34,100 +31,18 @@ for _name, (_symbol, *_words) in _METRIC.items():
         # `5 pm` is a time, and `pH 5` no inductance.
         if (_prefix or len(_symbol) > 1) and f"{_prefix}{_symbol}" not in ("pm", "pH"):
             _add(f"{_prefix}{_name}", f"{_prefix}{_symbol}")
-_ALIASES |= {"kms": "km", "cms": "cm", "micron": "microm", "microns": "microm", "electron volts": "eV"}
-_ALIASES["kgs"] = "kg"
-_add("kelvin", "kelvins")
-_add("L", "l", "liter", "litre", "liters", "litres", "Liter", "Litre")
-_add("mL", "ml", "milliliter", "millilitre", "milliliters", "millilitres", "cc")
-_add("cL", "cl", "centiliters", "centilitres")
-_add("tonne", "t", "ton", "tons", "tonnes")
-_add("lb", "lbs", "pound", "pounds")
-_add("oz", "ounce", "ounces")
-_add("inch", "in", "inches")
-_add("ft", "foot", "feet")
-_add("yd", "yard", "yards")
-_add("gallon", "gallons", "gal")
-_add("quart", "quarts")
-_add("pint", "pints")
-_add("mi", "mile", "miles")
-_add("mph")
-_add("kmh", "kmph", "kph", "KM/H", "Km/H", "KM/h")
-_add("sec", "s", "secs", "second", "seconds")
-_add("min", "mins", "minute", "minutes")
-_add("hr", "h", "hrs", "hour", "hours")
-_add("day", "days")
-_add("week", "weeks")
-_add("month", "months")
-_add("year", "years", "yr", "yrs", "years old", "year old")
-_add("°", "deg", "degs", "degree", "degrees")
-_add("°C", "℃", "Celsius", "celsius", "degrees Celsius", "degrees celsius", "degree Celsius")
-_add("°F", "Fahrenheit", "fahrenheit", "degrees Fahrenheit", "degrees fahrenheit", "degree Fahrenheit")
-_add("°T")
-_add("rad", "rads", "radian", "radians")
-_add("ha", "hectare", "hectares")
-_add("acre", "acres")
-_add("mol", "mole", "moles")
-_add(
-    "%",
-    r"\%",
-    "percent",
-    "percentage",
-    "pct",
-    "per cent",
-    "Prozent",
-    "pour cent",
-    "por ciento",
-    "por cento",
-    "процентов",
-)
-_add("%", "procent", "percento", "процента", "퍼센트", "パーセント")
-_add("USD", "US dollar", "US dollars", "dollar", "dollars", "bucks")
-_add("cent", "cents")
-_add("EUR", "euro", "euros")
-_add("GBP", "pounds sterling", "pound sterling")
-_add("CNY", "yuan", "元")
-_add("JPY", "yen")
-_add("INR", "rupee", "rupees", "Rs")
-_add("unit", "units")
-_NOUNS = (
-    "people/person student child/children boy girl man/men woman/women apple book coin card ball "
-    "box/boxes bag bottle can cup cake cookie candy/candies pencil pen ticket page cube square triangle "
-    "rectangle circle block tile brick stick match/matches marble way time point mark piece side edge "
-    "face vertex/vertices number digit integer multiple animal bird cat dog car tree flower step sheet "
-    "stone token toy word row column path route solution value item chair egg goal meal "
-)
-_PERSONS = "people persons inhabitants Einwohner Personen Menschen habitants personnes habitantes personas abitanti"
-PERSONS = [*_PERSONS.split(), "persone", "жителей", "человек"]
-_add("people", *PERSONS)
+PERSONS = next(words for name, words in spellings("unit") if name == "people")
 COUNTED: set[str] = set(PERSONS)
 """Units that are things, which one counts."""
-for _noun in _NOUNS.split():
-    _stem, _, _plural = _noun.partition("/")
-    _plural = _plural or f"{_stem}s"
-    _add(_stem, _plural)
-    COUNTED |= {_stem, _plural, _stem.capitalize(), _plural.capitalize()}
-for _chinese, _unit in {
-    "厘米": "cm", "毫米": "mm", "分米": "dm", "千米": "km", "公里": "km", "米": "m", "海里": "nmi",
-    "千克": "kg", "公斤": "kg", "克": "g", "吨": "tonne", "升": "L", "毫升": "mL", "秒": "sec",
-    "分钟": "min", "小时": "hr", "天": "day", "年": "year", "岁": "year", "度": "°", "个": "unit",
-    "人": "people", "平方厘米": "cm^2", "平方米": "m^2", "平方分米": "dm^2", "平方千米": "km^2",
-    "立方厘米": "cm^3", "立方米": "m^3", "立方分米": "dm^3",
-    **{word: word for word in "只本条块次种页名张辆棵支朵颗件位袋瓶箱组根片倍"},
-}.items():  # fmt: skip
-    _ALIASES[_chinese] = _unit
-for _russian, _unit in {
-    "мм": "mm", "см": "cm", "дм": "dm", "м": "m", "км": "km", "г": "g", "кг": "kg", "т": "tonne", "л": "L", "мл": "mL",
-    "с": "sec", "сек": "sec", "мин": "min", "ч": "hr", "ед": "unit", "единиц": "unit", "градусов": "°", "руб": "RUB",
-    "рублей": "RUB", "лет": "year",
-}.items():  # fmt: skip
-    _ALIASES[_russian] = _unit
-_add("nmi", "nautical miles", "nautical mile")
-_add(r"m \cdot newton", "Nm", "N m", r"N\cdot m")
-_add(r"knewton \cdot m", "kNm")
+for _thing, (_plural,) in spellings("thing"):
+    _add(_thing, _plural)
+    COUNTED |= {_thing, _plural, _thing.capitalize(), _plural.capitalize()}
+for _name, _words in spellings("unit"):
+    _add(_name, *_words)
+for _, _words in spellings("counter"):
+    _ALIASES |= {word: word for word in _words}
 for _prefix in ("", "k", "M", "G"):
     _add(rf"hr \cdot {_prefix}watt", f"{_prefix}Wh")
-_add("RUB")
-_add("times")
 for _spelling, _unit in list(_ALIASES.items()):
     # `15.5 Litres`; short names keep their case, which tells mm from Mm.
     if len(_spelling) >= 4 and _spelling.isalpha() and _spelling.islower():

@@ -12,48 +12,27 @@ from __future__ import annotations
 
 import re
 from fractions import Fraction
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import pairwise
 from math import gcd, isqrt
+from pathlib import Path
 
 from mmcorl.answers.grammar import split_top_level
 from mmcorl.answers.latex import clean
 from mmcorl.answers.names import QUANTITY
+from mmcorl.answers.notation import closing, spoken_time
+from mmcorl.answers.numerals import numeral, with_counter
 from mmcorl.answers.parse import ParsedAnswer, parse
+from mmcorl.answers.spellings import spellings
+from mmcorl.answers.words import number_in_words
 
-_LEAST, _GREATEST = "(?:least|smallest|lowest|shortest|lightest)", "(?:greatest|largest|highest|longest|heaviest)"
-_COUNT = r"(?:\d{1,2}|two|three|four|five|six|seven|eight|nine|ten|few|several)"
-_TERMS = r"(?:terms?|numbers?|values?|elements?|members?|digits?|coefficients?|iterates?)"
-_ORDERED = re.compile(
-    r"\b(?:in (?:the )?(?:\w+ ){0,2}order|(?:order|arrange|sort|rank|list) (?:them|these|those|the \w+ (?:from|by|so))"
-    r"|ascending|descending|(?:in|de)creasing order|respective(?:ly)?|ordered (?:pair|triple|tuple|list)|coordinates"
-    rf"|{_LEAST} (?:\w+ )?to (?:the )?{_GREATEST}|{_GREATEST} (?:\w+ )?to (?:the )?{_LEAST}"
-    rf"|(?:first|next|last|initial) {_COUNT} (?:\w+ ){{0,2}}{_TERMS}"
-    r"|(?:ersten|nächsten) \w+ (?:glieder|zahlen|terme)|(?:premiers \w+|\w+ premiers) termes"
-    r"|(?:primeros \w+|\w+ primeros) términos|primi \w+ termini|primeiros \w+ termos"
-    r"|(?:первые|первых) \w+ член\w*|pierwsze \w+ wyrazy|ilk \w+ terim\w*)\b|前.{1,2}项|最初の.{1,3}項|처음.{1,4}항",
-    re.IGNORECASE,
-)
-_ANY_ORDER = re.compile(
-    r"\b(?:any|no particular|whatever|irrespective of|regardless of)(?: the)? order\b|\bin order (?:to|for|that)\b"
-    r"|\b(?:in )?beliebiger reihenfolge\b|\bn'importe quel ordre\b|\bcualquier orden\b|任意顺序",
-    re.IGNORECASE,
-)
-_ORDER_TEXT = (
-    "jeweils|reihenfolge|der reihe nach|aufsteigend|absteigend|der größe nach|ordne|respectivement|"
-    "respectivamente|dans l'ordre|cet ordre|ordre croissant|ordre décroissant|du plus petit|du plus grand|"
-    "rangez|range les|ese orden|este orden|orden ascendente|orden descendente|de menor a mayor|"
-    "de mayor a menor|rispettivamente|in ordine|ordine crescente|dal più|questo ordine|ordem crescente|"
-    "ordem decrescente|nessa ordem|nesta ordem|do menor|do maior|volgorde|respectievelijk|van klein naar|"
-    "van groot naar|ordning|respektive|rækkefølge|rekkefølge|henholdsvis|järjesty|kolejno|w kolejności|"
-    "rosnąco|malejąco|odpowiednio|pořadí|postupně|vzestupně|sestupně|sorrend|növekvő|csökkenő|"
-    "соответственно|по порядку|по возрастанию|по убыванию|в порядке|от меньшего|от большего|відповідно|"
-    "за зростанням|sırasıyla|sıralay|küçükten|büyükten|αντίστοιχα|με τη σειρά|thứ tự|lần lượt|"
-    "berturut-turut|urutan|urutkan|בהתאמה|בסדר|على الترتيب|بالترتيب|ترتيب تصاعدي|क्रमशः|क्रम में|ตามลำดับ|"
-    "เรียง|依次|依序|分别|按顺序|从小到大|从大到小|由小到大|由大到小|升序|降序|それぞれ|順に|順番|"
-    "小さい順|大きい順|각각|순서|것부터|오름차순|내림차순"
-)
-_ORDER_WORDS = _ORDER_TEXT.split("|")
+_ROWS = [row.split("\t") for row in Path(__file__).with_name("asked.tsv").read_text(encoding="utf-8").splitlines()[1:]]
+_ASKED = {
+    what: re.compile("|".join(pattern for name, pattern, _ in _ROWS if name == what), re.IGNORECASE)
+    for what in dict.fromkeys(row[0] for row in _ROWS)
+}
+_FORMS = [(re.compile(words, re.IGNORECASE), re.compile(form)) for what, words, form in _ROWS if what == "form"]
+"""What a question says of how a value is written, and what a value so written looks like."""
 # `What are the mean and the median?`, `Find a and b.`, `the coefficients of x^2 and x`.
 _ITEM = (
     rf"(?:(?:the |its |their |an? )?(?:(?i:{QUANTITY})|constants?|intercepts?|y-intercept|x-intercept|numerator"
@@ -64,20 +43,11 @@ _SEVERAL = re.compile(
     r"\b(?i:find|determine|compute|calculate|give|state|solve for|values? (?:of|for)|coefficients? of|what (?:is|are)) "
     rf"{_ITEM}(?:, {_ITEM})*,? and {_ITEM}"
 )
-# `x- and y-intercept`, `how many boys and how many girls`, `first the mean, then the mode`, `left and right`.
-_PAIRED = re.compile(
-    r"\b(?:[xyz]- and (?:the )?[xyz]-\w+|how many \w+ and (?:how many )?\w+"
-    r"|(?:find|state|give|list|write|name)\b[^.?]{1,80}\bthen\b|first\b[^.?]{0,40} and [^.?]{0,20}\bsecond"
-    r"|left and (?:the )?right|home and (?:the )?away)\b",
-    re.IGNORECASE,
-)
-_RATIO = re.compile(r"\b(?:ratios?|odds|proportions?)\b|比", re.IGNORECASE)
 _RATIO_OF = re.compile(
-    r"\b(?:ratio|proportion) of (?:the )?([^?.,;]{1,60}?) to (?:the )?([^?.,;]{1,60}?)(?=[?.,;]| in | is | if |\Z)",
+    r"\b(?:ratio|proportion) of (?:the )?([^?.,;]{1,60}?) to (?:the )?([^?.,;]{1,60}?)(?=[?.,;]| in | is | if |\Z)"
+    r"|(?-i:\b([A-Z]{1,3})\$? ?: ?\$?([A-Z]{1,3})\b)",
     re.IGNORECASE,
 )
-_PERCENT = re.compile(r"\b(?:what|as an?|in|which) percent(?:age)?\b", re.IGNORECASE)
-_SIZE = re.compile(r"\b(?:sizes?|dimensions?|matrix|matrices|rows?|columns?)\b", re.IGNORECASE)
 _WORD = re.compile(r"[^\W\d_]+")
 
 
@@ -87,31 +57,29 @@ def asks_for_order(question: str | None) -> bool:
 
 @lru_cache(maxsize=1 << 10)
 def _asks_for_order(question: str) -> bool:
-    question = _ANY_ORDER.sub("", question)
-    folded = question.casefold()
-    if _ORDERED.search(question) or _SEVERAL.search(question) or _PAIRED.search(question):
-        return True
-    return any(words in folded for words in _ORDER_WORDS)
+    question = _ASKED["any order"].sub("", question)
+    return bool(_ASKED["order"].search(question) or _SEVERAL.search(question))
 
 
-def asks_for_ratio(question: str | None) -> bool:
-    return question is not None and _RATIO.search(question) is not None
+def asks_for(what: str, question: str | None) -> bool:
+    """Return whether a question asks for what a name of `asked.tsv` says."""
+    return question is not None and _ASKED[what].search(question) is not None
 
 
-def asks_for_percent(question: str | None) -> bool:
-    return question is not None and _PERCENT.search(question) is not None
-
-
-def asks_for_size(question: str | None) -> bool:
-    return question is not None and _SIZE.search(question) is not None
+asks_for_ratio, asks_for_percent, asks_for_size = (partial(asks_for, what) for what in ("ratio", "percent", "size"))
 
 
 def is_other_way_round(words: str, question: str | None) -> bool:
-    """Return whether words (`girls to boys`, `G:B`) name the two of a ratio in the other order than the question."""
+    """Return whether words (`girls to boys`, `G:B`) name the two of a ratio in the other order than the question.
+
+    What `10 to 10` says of a time is no ratio either.
+    """
+    if spoken_time(words) is not None and asks_for("time", question):
+        return True
     match = _RATIO_OF.search(question or "")
     if match is None:
         return False
-    first, second = (_WORD.findall(name)[-1:] for name in match.groups())
+    first, second = (_WORD.findall(name)[-1:] for name in match.groups() if name)
     named = _WORD.findall(words)
     positions = []
     for head in (first, second):
@@ -130,23 +98,15 @@ def is_other_way_round(words: str, question: str | None) -> bool:
 _BASES = {"binary": 2, "ternary": 3, "octal": 8, "decimal": 10, "hexadecimal": 16, "hex": 16}
 _BASE_ASKED = re.compile(
     rf"\b(?:to|in|into|as)(?: (?:an?|its?|the))? (?:({'|'.join(_BASES)})\b|base[ -]?(\d{{1,2}})\b)"
-    rf"|\b(?:({'|'.join(_BASES)})|base[ -](\d{{1,2}})) (?:representation|form|equivalent|notation|expansion)",
+    rf"|\b(?:({'|'.join(_BASES)})|base[ -](\d{{1,2}})) (?:representation|form|equivalent|notation|expansion"
+    r"|value|numbers?|numerals?|digits?|code)",
     re.IGNORECASE,
 )
 _IN_BASE = re.compile(r"([0-9A-F]+)_\{?(\d{1,2})\}?")
 _SCALE_ASKED = re.compile(
     r"\b(?:how many|in|of) \W?(thousand|million|billion|trillion)s?\b(?! (?:years|and))", re.IGNORECASE
 )
-_COUNT_ASKED = re.compile(
-    r"\bhow many\b|\bwie ?viele\b|\bcombien\b|\bcuánt[oa]s\b|\bquant[aeio]s?\b|\bhoeveel\b|сколько|几[个条]|多少个"
-    r"|いくつ|몇",
-    re.IGNORECASE,
-)
-_NONE_TEXT = (
-    "none nothing nil keine keins aucun aucune ninguno ninguna nessuno nessuna nenhum nenhuma geen нет 没有 无 "
-    "なし 없음"
-)
-_NONE = frozenset(_NONE_TEXT.split())
+_NONE = frozenset(word for _, words in spellings("none") for word in words)
 _KINDS = {
     "triangle": "triangle", "angle": "angle", "circle": "odot", "arc": "overset{\\frown}", "ray": "vec",
     "vector": "vec", "line": "overleftrightarrow",
@@ -155,7 +115,14 @@ _SEGMENTS = (
     "segment|side|line|chord|radius|diameter|hypotenuse|leg|base|altitude|median|edge|diagonal|bisector|height|tangent"
 )
 _SEGMENT = re.compile(r"\\overline\{([A-Z]{2})\}")
-_BOX_ASKED = re.compile(r"\bbounding box|\bbbox|\bcorners?\b|\b[xX]_?1\b.{1,24}\b[yY]_?2\b", re.IGNORECASE)
+_LEFT_SIDE = re.compile(r"(?:y|[fgh]\(x\))=")
+_VERSION = re.compile(r"\d+(?:\.\d+)+")
+_VERSION_WORDS = re.compile(r"(?:v(?:er(?:sion)?)?\.?|section|chapter|release) ?(?=\d)|版本", re.IGNORECASE)
+_IDENTIFIER = re.compile(r"[+(]?\d[\d() ./-]{5,30}\d")
+_ITEM_COUNTED = re.compile(
+    r"(?:(\d{1,9}|[a-z-]{2,20}) ([a-z][a-z ]{1,30})|([a-z][a-z ]{1,30}?) ?[:=] ?(\d{1,9}))", re.IGNORECASE
+)
+_BETWEEN_ITEMS = re.compile(r",? and |[,;] ?")
 _PLAIN = re.compile(r"-?[\d.]+|[A-Z]")
 _SIGNS = re.compile(r"(?<![<>])([<>])(?![=<>])")
 
@@ -169,6 +136,8 @@ def as_asked(answer: str, gold: str, question: str | None) -> str | None:
     kind  = `\\triangle ABC` for ABC where a triangle is asked for, a segment with a bar or without
     order = `1 < 2 < 3` for a list in the order asked for
     box   = two corners for four numbers
+    counts = `3 dogs and 2 cats` for `cats: 2, dogs: 3`; equation = `f(x)=` for `y=`; time = `9:50` for `10 to 10`
+    version = `v2.1` for 2.1; identifier = `(020) 7946-0018` for `020 7946 0018`
     """
     if question is None or (_PLAIN.fullmatch(answer) and _PLAIN.fullmatch(gold)):
         return None
@@ -182,9 +151,22 @@ def as_asked(answer: str, gold: str, question: str | None) -> str | None:
     if (scale := _SCALE_ASKED.search(question)) is not None and scale.group(1).casefold() not in known.casefold():
         value, word, things = spelled.partition(f" {scale.group(1).casefold()}")
         return _number_of(value, things, question) if word and value[-1:].isdigit() else None
-    if _COUNT_ASKED.search(question) and (spelled.casefold() in _NONE or _denies_all(spelled, question)):
-        return "0"
-    if _BOX_ASKED.search(question):
+    if asks_for("count", question):
+        if spelled.casefold() in _NONE or _denies_all(spelled, question):
+            return "0"
+        if (counts := _counts(spelled)) is not None:
+            return gold if counts == _counts(known) else None
+        return _number_counted(spelled, question)
+    if asks_for("time", question) and (time := spoken_time(answer.strip(" ."))) is not None:
+        return time
+    if asks_for("version", question) and (version := _VERSION.findall(spelled)) == _VERSION.findall(known):
+        return gold if version and _VERSION_WORDS.sub("", spelled) == _VERSION_WORDS.sub("", known) else None
+    if asks_for("identifier", question) and all(map(_IDENTIFIER.fullmatch, (answer.strip(" ."), gold))):
+        return gold if re.sub(r"\D", "", answer) == re.sub(r"\D", "", gold) else None
+    left, right = (_LEFT_SIDE.match(text) for text in (spelled, known))
+    if left and right and "y=" in (left[0], right[0]) and asks_for("equation", question):
+        return right[0] + spelled[left.end() :]
+    if asks_for("corners", question):
         corners, sides = _coordinates(parse(answer)), _coordinates(parse(gold))
         return gold if len(corners) == 4 and corners == sides else None
     if asks_for_order(question) and len(set(_SIGNS.findall(spelled))) == 1 and parse(gold).brackets != "()":
@@ -205,6 +187,29 @@ def _in_turn(sides: list[str]) -> str | None:
     numbers = [number.value if (number := parse(side).number) else None for side in sides[::2]]
     pairs = pairwise(numbers if sides[1] == "<" else numbers[::-1])
     return ", ".join(sides[::2]) if all(x is None or y is None or x < y for x, y in pairs) else None
+
+
+def _counts(text: str) -> list[tuple[str, Fraction]] | None:
+    """Return how many there are of each of several things; None for other text."""
+    items = [_ITEM_COUNTED.fullmatch(item.strip()) for item in _BETWEEN_ITEMS.split(text)]
+    counts = []
+    for item in items:
+        number = (item[1] or item[4]) if item else ""
+        value = Fraction(number) if number.isdecimal() else number_in_words(number)
+        if item is None or value is None:
+            return None
+        thing = item[2] or item[3]
+        counts.append((parse(f"1 {thing}").unit or thing.casefold(), value))
+    return sorted(counts) if len(counts) > 1 else None
+
+
+def _number_counted(answer: str, question: str) -> str | None:
+    """Return 25 for `vingt-cinq élèves` and `二十五人`, where the question counts these by the same word."""
+    if "how many" not in question.casefold() and (number := numeral(answer, alone=False)) is not None:
+        return str(number)
+    number, things = with_counter(answer) or (None, "")
+    things = re.escape(things.lstrip("个個"))
+    return str(number) if number is not None and re.search(rf"(?<![a-z]){things}(?![a-z])", question, re.I) else None
 
 
 def _denies_all(answer: str, question: str) -> bool:
@@ -230,56 +235,8 @@ def _without_kind(text: str, question: str) -> str:
 
 # --- forms --------------------------------------------------------------------------------------------------
 
-_FACTORED = re.compile(
-    r"\bfactori[sz]e|\bfactor(?= |:)(?! of| by| is| pairs?\b)(?: (?:completely|fully|out|the|each|this|it)\b"
-    r"|\W{0,3}[$\\(\d]|\W{0,3}[a-z]\b)"
-    r"|\bfactored form|\bfactoris|\bfactorice|\bfactoriza|\bzerleg|\bfaktorisier|\bscompon|\bfatore"
-    r"|разлож\w+ на множители|因式分解|因数分解"
-    r"|인수분해",
-    re.IGNORECASE,
-)
-_COMPLETELY = re.compile(
-    r"\b(?:completely|fully)\b|vollständig|complètement|completamente|полностью|完全", re.IGNORECASE
-)
-_EXPANDED = re.compile(
-    r"\bexpand\b|\bmultiply out|\bausmultipl|\bdévelopp|\bdesarroll|\bsvilupp|\bexpand[ai]\b|раскр\w+ скобки"
-    r"|展开|展開|전개",
-    re.IGNORECASE,
-)
-_REDUCED = re.compile(
-    r"\b(?:lowest|simplest) (?:terms|form|radical form|whole)|\bsimplif|\breduced? |\bkürze|\bvereinfach|\birréductible"
-    r"|\birreducible|\bridotta|\bsimplifi|сократи|упрост|最简|化简|約分|簡単に|기약|간단히",
-    re.IGNORECASE,
-)
-_EXACT = re.compile(r"\bexact(?:ly)?\b|\bin terms of \W{0,3}pi\b", re.IGNORECASE)
 _DECIMAL = re.compile(r"-?\d*\.\d+")
-_PRIMES = re.compile(r"\bprime factori[sz]ation|\bproduct of (?:\w+ )?primes?\b|\bprime factors\b", re.IGNORECASE)
 _POWER = re.compile(r" ?(\d{1,6})(?:\^\{?\d+\}?)? ?")
-_WRITTEN = tuple(
-    (re.compile(words, re.IGNORECASE), re.compile(form))
-    for words, form in (
-        (r"\bscientific notation|\bstandard form", r"\A-?[1-9](?:\.\d+)?(?: ?\\(?:times|cdot) ?10\^|[eE]-?\d)"),
-        (r"\bmixed (?:number|fraction)", r"\A-?\d+ ?(?:\\frac| \d+/\d)"),
-        (r"\bimproper fraction", r"\A-?(?:\\frac\{-?\d+\}\{\d+\}|\d+/\d+)\Z"),
-        (r"\bas an? (?:\w+ )?fraction\b", r"\\frac|/"),
-        (r"\bas a (?:\w+ )?decimal\b", r"\A[^/\\%]*\Z"),
-        (r"\bslope[- ]intercept", r"\A(?:y|[fg]\(x\))=[^y=]*\Z"),
-        (r"\bpoint[- ]slope", r"\A[a-z][-+][^=(]*=[^=]*\(|\A[a-z]=[^=]*\([^()]*\)[-+][\d/]+\Z"),
-        (r"\bvertex form", r"\A(?:[a-z]|[fg]\(x\))=[^=]*\)\^2[^=()]*\Z"),
-        (r"\b(?:standard|general) form", r"\A-?\d*[a-z][^=()]*[-+]\d*[a-z]?[^=()]*=-?\d+\Z"),
-        (r"\bstandard form", r"\A(?:[a-z]=|[fg]\(x\)=)?-?\d*[a-z]\^\d[^=()]*(?:=0)?\Z"),
-        (r"\binterval notation", r"\A[(\[].*[)\]]\Z"),
-        (r"\bset[- ]builder", r"\\mid|\||:"),
-        (r"\b(?:as an inequality|inequality notation)", r"[<>]|\\[lg]e(?![a-z])"),
-        (r"\b(?:exponential|index) (?:form|notation)|\bas a (?:single )?power\b", r"\^"),
-        (r"\b(?:polar|trigonometric) form", r"\\cos|e\^|\\angle"),
-        (r"\brectangular form|\ba ?\+ ?bi\b", r"\A(?!.*(?:e\^|\\cos))"),
-        (r"\blogarithmic form", r"\\l(?:og|n)"),
-        (r"\broman numerals?", r"\A[IVXLCDM]+\Z"),
-        (r"\bas a (?:\w+ )?ratio\b", r":"),
-    )
-)
-"""What a question says of how a value is written, and what a value so written looks like."""
 _RATIO_OF_NUMBERS = re.compile(r"\d{1,12}(?:\s?:\s?\d{1,12})+")
 _FRACTION = re.compile(r"-?(?:\\frac\{(\d{1,12})\}\{(\d{1,12})\}|(\d{1,12})/(\d{1,12}))")
 _ROOT = re.compile(r"\\sqrt\{(\d{1,9})\}")
@@ -293,20 +250,22 @@ def is_in_form(answer: str, gold: str, question: str | None) -> bool:
     if question is None:
         return True
     answer, gold = clean(answer), clean(gold)
-    if "(" in gold and _FACTORED.search(question):
-        return _is_factored(answer.rpartition("=")[2], gold.rpartition("=")[2], bool(_COMPLETELY.search(question)))
-    if _EXPANDED.search(question) and "(" not in gold:
+    if "(" in gold and asks_for("factors", question):
+        return _is_factored(answer.rpartition("=")[2], gold.rpartition("=")[2], asks_for("complete", question))
+    if asks_for("version", question) and (version := _VERSION.findall(gold)):
+        return version == _VERSION.findall(answer)
+    if asks_for("sums", question) and "(" not in gold:
         return not any(_is_sum(match.group(1)) for match in _SUM.finditer(answer))
-    if _REDUCED.search(question) and _is_reduced(gold) and not _is_reduced(answer):
+    if asks_for("lowest terms", question) and _is_reduced(gold) and not _is_reduced(answer):
         return False
-    if _EXACT.search(question) and _DECIMAL.fullmatch(answer):
+    if asks_for("exact", question) and _DECIMAL.fullmatch(answer):
         left, right = parse(answer).number, parse(gold).number
         return left is not None and right is not None and left.value == right.value
-    if _PRIMES.search(question) and _is_of_primes(gold):
+    if asks_for("primes", question) and _is_of_primes(gold):
         return _is_of_primes(answer)
     return all(
         form.search(answer) is not None
-        for words, form in _WRITTEN
+        for words, form in _FORMS
         if words.search(question) and form.search(gold) is not None
     )
 
@@ -338,11 +297,7 @@ def _factors(text: str) -> int | None:
     count, at = 0, 0
     while at < len(text):
         if text[at] == "(":
-            end, depth = at, 0
-            for end in range(at, len(text)):
-                depth += (text[end] == "(") - (text[end] == ")")
-                if depth == 0:
-                    break
+            end = closing(text, at) if closing(text, at) > 0 else len(text) - 1
             inner = _factors(text[at + 1 : end]) if re.search("[A-Za-z]", text[at:end]) else 0
             if inner is None:
                 return None
