@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import lru_cache
 
@@ -29,7 +30,11 @@ def is_taken_back(behind: str) -> bool:
 @lru_cache(maxsize=1 << 10)
 def _is_taken_back(behind: str) -> bool:
     for number, sentence in enumerate(sentences_of(behind)):
-        if number == 0 and (sentence[-1].classes & classes("question") or _is_objection(sentence[:5], of_it=True)):
+        if number == 0 and (
+            sentence[-1].classes & classes("question")
+            or _is_objection(sentence[:5], of_it=True)
+            or _denies_behind(sentence[:3])
+        ):
             return True
         if (number and _opens_a_correction(sentence)) or _is_denied_in(sentence):
             return True
@@ -88,6 +93,13 @@ def _is_objection(predicate: Sequence[Token], of_it: bool = False) -> bool:
     return False
 
 
+def _denies_behind(predicate: Sequence[Token]) -> bool:
+    """Return whether a predicate begins with a negation of languages that put it last: `가 아닙니다`."""
+    at = next((at for at, token in enumerate(predicate) if token.classes & classes("postposed")), 0)
+    known = classes_in(predicate[: at + 1])
+    return bool(known & classes("postposed")) and not known & (_MARK | classes("mathematics end"))
+
+
 def _is_dropped(rest: Sequence[Token]) -> bool:
     """Return whether behind `ignore` stands `that`, `my last answer`, `the box above`."""
     passed = classes("determiner pronoun speaker right")
@@ -100,6 +112,12 @@ def _is_dropped(rest: Sequence[Token]) -> bool:
 
 
 _STRIKES = (("~~", "~~"), ("<s>", "</s>"), ("<del>", "</del>"), ("<strike>", "</strike>"))
+_STRUCK = re.compile("|".join(f"{opening}.*?{closing}" for opening, closing in _STRIKES))
+
+
+def without_struck(text: str) -> str:
+    """Return a text without what is struck out in it: `42` for `~~24~~ 42`."""
+    return _STRUCK.sub(" ", text) if "~~" in text or "</" in text else text
 
 
 def is_withdrawn(before: str, behind: str) -> bool:

@@ -26,6 +26,7 @@ class Token(NamedTuple):
 
 
 _UNSPACED = "\u0900-\u097f\u0e00-\u0e7f\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7a3"
+UNSPACED = re.compile(f"[{_UNSPACED}]")
 _LETTER = rf"[^\W\d_{_UNSPACED}]"
 _PIECE = re.compile(
     r"(?P<abbreviation>(?:e\.g|i\.e|z\. ?b)\.)"

@@ -16,8 +16,11 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
+from mmcorl.answers.assertion import CHANGING
+from mmcorl.answers.closed_classes import classes
 from mmcorl.answers.comparison import may_share_a_name
 from mmcorl.answers.names import QUANTITY_WORDS, is_name
+from mmcorl.answers.tokens import UNSPACED, Token, classes_in, tokens_of
 from mmcorl.answers.units import COUNTED, split_unit
 
 _SENTENCE = re.compile(r"(?<=[?.!;？。！；])(?=\s|\Z)|\n|(?<=[？。！；])")
@@ -76,7 +79,40 @@ def stem(word: str) -> str:
 @lru_cache(maxsize=1 << 10)
 def words_of(text: str) -> frozenset[str]:
     """Return the stems of the words of a text that are long enough to be no particles."""
-    return frozenset(stem(word) for word in _WORD.findall(text[:8192]) if len(word) > 2)
+    return frozenset(stem(word) for word in _words(text) if len(word) > 2)
+
+
+def _words(text: str) -> list[str]:
+    """Return the words of a text, without what is elided before them: élèves of `d'élèves`."""
+    words = [word.replace("’", "'") for word in _WORD.findall(text[:8192])]
+    return [word.partition("'")[2] if word.find("'") in (1, 2) else word for word in words]
+
+
+def asks_for_count(question: str) -> bool:
+    """Return whether a question asks how many there are, in any language."""
+    return bool(classes_in(tokens_of(sought_by(question).clause)) & classes("counting"))
+
+
+def is_asked(token: Token, question: str | None, changing: bool = False) -> bool:
+    """Return whether a word is one of what a question asks for; none that changes a value, unless `changing`."""
+    if not question or (token.classes & CHANGING and not changing):
+        return False
+    clause = sought_by(question).clause
+    if not token.text.isascii() and UNSPACED.match(token.text):
+        return token.text in clause
+    return stem(token.text) in words_of(clause) or token.text in _exact(clause)
+
+
+@lru_cache(maxsize=1 << 10)
+def _exact(text: str) -> frozenset[str]:
+    return frozenset(token.text for token in tokens_of(text))
+
+
+def measure_asked(question: str) -> str | None:
+    """Return the area of a question that asks for it: the last that it names, where words are spaced the first."""
+    clause = tokens_of(sought_by(question).clause)
+    named = [token.text for token in clause if token.classes & classes("measure")]
+    return next(iter(named[::-1] if named and UNSPACED.match(named[0]) else named), None)
 
 
 @dataclass(frozen=True)
@@ -193,7 +229,7 @@ def counts_others(unit: str, question: str, same_number: bool) -> bool:
             return unit != sought.unit and not (unit == "°" and sought.unit in ("°C", "°F"))
         return sought.counted is not None or (unit == "%" and same_number and not _PERCENT.search(question))
     known = _nouns(sought.clause if sought.counted else question)
-    return not all(word in _ANY_THING or stem(word) in known for word in words)
+    return not all(word in _ANY_THING or word in known or stem(word) in known for word in words)
 
 
 def _is_measure(unit: str) -> bool:
@@ -203,7 +239,7 @@ def _is_measure(unit: str) -> bool:
 @lru_cache(maxsize=1 << 10)
 def _nouns(text: str) -> frozenset[str]:
     """Return the stems of words, and what they are as counted nouns: child of `children`."""
-    words = _WORD.findall(text)
+    words = [*_WORD.findall(text), *UNSPACED.findall(text)]
     return words_of(text) | {unit for word in words if (unit := split_unit(f"1 {word}")[1]) is not None}
 
 

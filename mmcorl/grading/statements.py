@@ -160,7 +160,7 @@ def contradicts(
     quantity = (sought.quantity or sought.noun) if sought else None
     values: list[str] = []
     lead = sentence_before(before) if leads else ""
-    if leads and are_neutral([token.text for token in tokens_of(lead) if token.text[0].isalpha()], None):
+    if leads and are_neutral(lead, [token for token in tokens_of(lead) if token.text[0].isalpha()], None):
         # Only the sentence before that of the box; an earlier one may be a draft.
         previous = sentence_before(before[: len(before) - len(lead)].rstrip(" .!?。！？\n"))
         values = [value for kind, value in _statements(previous, quantity) if kind == "answer"]
