@@ -22,6 +22,7 @@ from mmcorl.answers.comparison import may_share_a_name
 from mmcorl.answers.names import QUANTITY_WORDS, is_name
 from mmcorl.answers.tokens import UNSPACED, Token, classes_in, tokens_of
 from mmcorl.answers.units import COUNTED, split_unit
+from mmcorl.grading.question import is_other_way_round
 
 _SENTENCE = re.compile(r"(?<=[?.!;？。！；])(?=\s|\Z)|\n|(?<=[？。！；])")
 _REQUEST_TEXT = (
@@ -47,6 +48,7 @@ _SEGMENT = re.compile(r"\\overline\{([A-Z]{2})\}")
 _SET = re.compile(r"[${}]|\\(?:text|mathrm|rm)(?![A-Za-z])")
 _UNIT_AT = re.compile(r"\b(?:in|how many|number of|nearest) ", re.IGNORECASE)
 _HOW_MANY = re.compile(r"\bhow many (?:more |fewer |different |other |of the )*([^\W\d_]+)", re.IGNORECASE)
+_PAIR = re.compile(r"([^\W\d_]\w*) ?: ?([^\W\d_]\w*)")
 _NO_UNITS_TEXT = "in can are times t s h l second minute hour day week month year"
 _NO_UNITS = frozenset(_NO_UNITS_TEXT.split())
 _ANY_THING = frozenset({"unit", "units", "way", "ways"})
@@ -88,11 +90,6 @@ def _words(text: str) -> list[str]:
     return [word.partition("'")[2] if word.find("'") in (1, 2) else word for word in words]
 
 
-def asks_for_count(question: str) -> bool:
-    """Return whether a question asks how many there are, in any language."""
-    return bool(classes_in(tokens_of(sought_by(question).clause)) & classes("counting"))
-
-
 def is_asked(token: Token, question: str | None, changing: bool = False) -> bool:
     """Return whether a word is one of what a question asks for; none that changes a value, unless `changing`."""
     if not question or (token.classes & CHANGING and not changing):
@@ -106,6 +103,11 @@ def is_asked(token: Token, question: str | None, changing: bool = False) -> bool
 @lru_cache(maxsize=1 << 10)
 def _exact(text: str) -> frozenset[str]:
     return frozenset(token.text for token in tokens_of(text))
+
+
+def asks_for(names: str, question: str | None) -> bool:
+    """Return whether the clause of a question has a word of some classes."""
+    return bool(question) and bool(classes_in(tokens_of(sought_by(question).clause)) & classes(names))
 
 
 def measure_asked(question: str) -> str | None:
@@ -241,6 +243,14 @@ def _nouns(text: str) -> frozenset[str]:
     """Return the stems of words, and what they are as counted nouns: child of `children`."""
     words = [*_WORD.findall(text), *UNSPACED.findall(text)]
     return words_of(text) | {unit for word in words if (unit := split_unit(f"1 {word}")[1]) is not None}
+
+
+def is_swapped(words: str, question: str | None) -> bool:
+    """Return whether words name the two of a ratio in the other order than the question: BC:AB for AB:BC."""
+    text = _SET.sub("", question or "").replace(" ", "")
+    pairs = [(a, b) for a, b in _PAIR.findall(words) if a != b]
+    colons = any(f"{b}:{a}" in text and f"{a}:{b}" not in text for a, b in pairs)
+    return colons or is_other_way_round(words, question)
 
 
 def _are_alike(a: str, b: str) -> bool:

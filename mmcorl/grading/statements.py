@@ -74,6 +74,12 @@ def _last_box(response: str) -> tuple[int, int]:
     return 0, 0
 
 
+def last_box(response: str) -> str:
+    """Return the content of the last box that closes."""
+    start, end = _last_box(response)
+    return response[start:end].partition("{")[2][:-1]
+
+
 def _end_of(text: str, start: int) -> int:
     """Return where a brace that opened before a place closes; 0 where it never does."""
     depth, end = 1, start

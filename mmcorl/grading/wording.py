@@ -32,7 +32,7 @@ from mmcorl.answers.retraction import without_struck
 from mmcorl.answers.tokens import UNSPACED, Token, classes_in, tokens_of
 from mmcorl.answers.units import UNIT_WORDS
 from mmcorl.answers.words import number_in_words
-from mmcorl.grading.quantity import asks_for_count, is_asked, measure_asked, names_another, sought_by, stem
+from mmcorl.grading.quantity import asks_for, is_asked, measure_asked, names_another, sought_by, stem
 from mmcorl.grading.question import asks_for_percent, asks_for_ratio
 
 _MATHEMATICS, _COPULA, _MARK = (
@@ -40,7 +40,12 @@ _MATHEMATICS, _COPULA, _MARK = (
     classes("copula"),
     classes("comma semicolon colon quote question"),
 )
-_BRACKET, _REASON, _NEGATION = classes("opening closing"), classes("reason"), classes("negation")
+_NAME, _BRACKET, _REASON, _NEGATION = (
+    classes("name"),
+    classes("opening closing"),
+    classes("reason"),
+    classes("negation"),
+)
 _FREE = NEUTRAL | classes("in scene case")
 _GRAMMATICAL = classes("copula auxiliary having pronoun determiner article of in particle case")
 _TAIL = _GRAMMATICAL & ~classes("auxiliary") | classes("quantity scene measured")
@@ -59,7 +64,7 @@ _RATIO_IN_WORDS = re.compile(r"(\d{1,9}) to (\d{1,9})(?: to (\d{1,9}))?")
 _MEANT = ("number", "expression", "list", "union", "ratio", "relation", "matrix")
 _TYPE = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox|emph)\s?\{([^{}]{0,400})\}")
 _SPACING = re.compile(r"\\[ ,;:]|\\q?quad(?![A-Za-z])|\$|\*\*|(?<=[\w}])~(?=[\w\\])|\s")
-_DASHES = str.maketrans("–—−’“”", '---\'""')
+_DASHES = str.maketrans({"²": "^2", "³": "^3"} | dict(zip("–—−’“”", '---\'""', strict=True)))
 _LONGEST = 400
 _WRITTEN_OUT = re.compile(r"[^\W\d_](?<![\\A-Za-z].)[^\W\d_]|[^\x00-\x7f]|\\equiv|\\text|~~|</")
 
@@ -74,7 +79,7 @@ def plain(answer: str) -> str:
     text = without_struck(strip_noise(answer))
     while (bare := _TYPE.sub(r" \1 ", text)) != text:
         text = bare
-    text = unicodedata.normalize("NFKC", _SPACING.sub(" ", text)).translate(_DASHES)
+    text = unicodedata.normalize("NFKC", _SPACING.sub(" ", text).translate(_DASHES))
     text = " ".join(text.replace("( ", "(").replace(" )", ")").split()).strip(' "')
     return text if text.endswith("..") else text.rstrip(".。")
 
@@ -105,7 +110,7 @@ def value_said(answer: str, question: str | None) -> str | None:
         return congruence.group(1)
     if (ratio := _RATIO_IN_WORDS.fullmatch(text)) is not None:
         return ":".join(part for part in ratio.groups() if part)
-    if question and asks_for_count(question) and _says_none(text, question):
+    if question and asks_for("counting", question) and _says_none(text, question):
         return "0"
     core = without_gloss(text, question) if text.endswith(")") else without_denied(text)
     core = _without_rounding(core or text, question) or core
@@ -191,11 +196,12 @@ def _says_none(text: str, question: str) -> bool:
     """Return whether a text says that there are none of what a question counts: `There are no dogs`."""
     tokens = tokens_of(text)
     denials = [token for token in tokens if token.classes & classes("absence")]
-    rest = [token for token in tokens if token not in denials]
+    rest = [token for token in tokens if token not in denials and not token.text.startswith("n'")]
     if len(denials) != 1 or any(token.classes & _MATHEMATICS for token in rest):
         return False
     return (not rest and text.casefold() == "none") or (
-        are_neutral(text, rest, question) and any(not token.classes and is_asked(token, question) for token in rest)
+        are_neutral(text, rest, question)
+        and any(not token.classes & ~_NAME and is_asked(token, question) for token in rest)
     )
 
 
@@ -206,13 +212,16 @@ def _without_sentence(text: str, question: str | None) -> str | None:
             return f"{name} = {rest}" if len(name) > 2 else None
         return rest if are_neutral(name, tokens_of(name), question) else None
     tokens = tokens_of(text)
-    counts = bool(question) and asks_for_count(question)
+    counts = asks_for("counting", question)
     for start, token in enumerate(tokens):
         if not _begins_a_value(token, tokens[start + 1 : start + 2], counts):
             continue
         end = _end_of_value(text, tokens, start, question)
         core = text[tokens[start - 1].end if start else 0 : tokens[end].start if end < len(tokens) else None]
         core = _in_digits(core.strip(" ,"), counts)
+        if end < len(tokens) and core is not None and asks_for_percent(question) and parse(core).unit != "%":
+            # 35 of those asked are no 35 %.
+            return None
         if core is not None and core != text and _leads(text, tokens[:start], question):
             return core
     return None
@@ -239,7 +248,7 @@ def _end_of_value(text: str, tokens: Sequence[Token], start: int, question: str 
         free = token.classes & _TAIL and (behind or not token.classes & classes("in"))
         if token.text in ("each", "apiece"):
             free = not question
-        asked = is_asked(token, question) and token.text not in UNIT_WORDS and not asks_for_percent(question)
+        asked = is_asked(token, question) and token.text not in UNIT_WORDS
         if not (plain_word and (free or asked) and not (question is None and not free)):
             break
         behind = True
@@ -252,7 +261,9 @@ def _in_digits(core: str, counts: bool) -> str | None:
     if (scaled := _SCALED.fullmatch(core)) is not None:
         return str(Fraction(scaled.group(1).replace(",", "")) * _SCALES[scaled.group(2)])
     number = numeral(core, alone=False) if counts else number_in_words(core)
-    return core if number is None and parse(core).kind in _MEANT else None if number is None else str(number)
+    if number is not None:
+        return str(number)
+    return core if core.count("{") == core.count("}") and parse(core).kind in _MEANT else None
 
 
 def _leads(text: str, lead: Sequence[Token], question: str | None) -> bool:
@@ -260,7 +271,9 @@ def _leads(text: str, lead: Sequence[Token], question: str | None) -> bool:
     if not lead:
         return True
     last, word = lead[-1], text[lead[-1].start : lead[-1].end]
-    if last.text in _GOVERNING or last.classes & classes("of") or last.text in UNIT_WORDS - {"in", "year"}:
+    # `est de 24`
+    of_it = last.classes & classes("of") and not classes_in(lead[-2:-1]) & _COPULA
+    if last.text in _GOVERNING or of_it or last.text in UNIT_WORDS - {"in", "year"}:
         return False
     if last.classes & _MATHEMATICS or (last.text != "a" and is_name(word)):
         return False
@@ -271,7 +284,7 @@ def _leads(text: str, lead: Sequence[Token], question: str | None) -> bool:
 
 _POLES = {"affirmation": True, "denial": False, "truth": True, "falsity": False}
 _PAIRS = ("affirmation denial", "truth falsity")
-_OF_NUMBERS = re.compile(r"(?:[^A-Za-z]|\\[A-Za-z]+)+")
+_OF_NUMBERS = re.compile(r"(?:[\W\d_]|\\[A-Za-z]+)+")
 _IS = re.compile(r"(?<=\b[Ii]t)'s\b|(?<=[Tt]hat)'s\b|(?<=\b[SsHh]he)'s\b|(?<=\b[Hh]e)'s\b")
 _LETTERS_ONLY = re.compile(r"[^\W\d_]{1,3}(?: [^\W\d_]{3,})+|[^\W\d_]{3,}(?: [^\W\d_]+)*")
 
@@ -297,9 +310,10 @@ def says_yes_or_no(answer: str, gold: str, question: str | None) -> bool:
     tokens = tokens_of(text)
     first = _pole(tokens[0], kinds) if tokens else None
     if first is None or (len(tokens) > 1 and not tokens[1].classes & (_MARK | classes("end"))):
-        stated = [token for token in tokens if not token.classes & (NEUTRAL | classes("claim"))]
+        stated = [token for token in tokens if not token.classes & (NEUTRAL | classes("claim negation"))]
         if "truth" in kinds and len(stated) == 1 and _pole(stated[0], "truth falsity") is not None:
-            return _pole(stated[0], kinds) is wanted
+            denials = sum(token.classes & _NEGATION > 0 for token in tokens)
+            return denials < 2 and (_pole(stated[0], kinds) is wanted) is (denials == 0)
         return question is not None and _echo(tokens, question, alone=True) is wanted
     if first is not wanted:
         return False
@@ -351,7 +365,9 @@ def says_words(answer: str, gold: str, question: str | None) -> bool:
     said, wanted = [t.text for t in words], [t.text for t in named]
     if said == wanted:
         # `a água`: the article is all that differs.
-        return all(map(_LETTERS_ONLY.fullmatch, (text, known))) and text.casefold() != known.casefold()
+        return all(map(_LETTERS_ONLY.fullmatch, (text, known))) and (
+            text.casefold() != known.casefold() or without_struck(answer) != answer
+        )
     starts = [k for k in range(len(said) - len(wanted) + 1) if said[k : k + len(wanted)] == wanted]
     if not wanted or len(starts) != 1 or re.search(r"\d", text):
         return False
@@ -371,15 +387,22 @@ def _follows(
         return True
     if not question or classes_in(behind) & HEDGING or classes_in(before) & _COPULA:
         return False
-    than = classes("relative direction")
-    compares = not before and behind[0].classes & classes("copula having")
-    at = next((k for k, token in enumerate(behind) if compares and k > 1 and token.classes & than), len(behind))
+    compares = not before and (behind[0].classes & classes("copula having") or is_asked(behind[0], question))
+    at = next(
+        (k for k, token in enumerate(behind) if compares and k + (" " in token.text) > 1 and _is_than(token, question)),
+        len(behind),
+    )
     if any(token.text in rivals for token in behind[:at]):
         return False
     return all(
         is_asked(token, question, changing=bool(compares)) or (k == at or (compares and token.classes & _GRAMMATICAL))
         for k, token in enumerate(behind)
     )
+
+
+def _is_than(token: Token, question: str) -> bool:
+    first, _, second = token.text.partition(" ")
+    return bool(token.classes & classes("relative direction")) or (bool(second) and first in words_asked(question))
 
 
 def _rivals(question: str | None) -> frozenset[str]:
@@ -407,6 +430,9 @@ def solutions_said(text: str) -> str | None:
     return f"{'no' if match['no'] else 'infinitely many'} {match['which'] and match['which'].casefold()}"
 
 
+_COUNTED = re.compile(
+    r"(?P<before>\d{1,9}|[^\W\d_]+) (?P<noun>[^\W\d_]+)|(?P<label>[^\W\d_]+) ?[:=] ?(?P<behind>\d{1,9}|[^\W\d_]+)"
+)
 _AND = re.compile(r",? and |, ?| & |；|; ?")
 
 
@@ -421,3 +447,27 @@ def words_listed(text: str) -> list[str] | None:
     if len(items) < 2 or not known or any(classes_of(word) & CHANGING for item in items for word in item.split()):
         return None
     return items
+
+
+def counts_listed(text: str) -> list[tuple[str, Fraction | None]] | None:
+    """Return (dog, 3) and (cat, 2), sorted, of `dogs: 3, cats: 2` and `two cats and 3 dogs`; None for other texts."""
+    listed = []
+    for item in _AND.split(plain(text)):
+        match = _COUNTED.fullmatch(item.strip())
+        number = match and (match["behind"] or match["before"])
+        value = None if match is None else Fraction(number) if number.isdigit() else number_in_words(number)
+        if value is None:
+            return None
+        listed.append((stem(match["noun"] or match["label"]), value))
+    return sorted(listed) if len(listed) > 1 else None
+
+
+_VERSION = re.compile(r"(?P<lead>(?:[^\W\d]+ )*)v?(?P<number>\d+(?:\.\d+)+)", re.IGNORECASE)
+
+
+def same_version(answer: str, gold: str, question: str | None) -> bool | None:
+    """Return whether both are one version, which 2.1 and 2.10 are not; None where the question asks for none."""
+    said, known = _VERSION.fullmatch(plain(answer)), _VERSION.fullmatch(plain(gold))
+    if said is None or known is None or not asks_for("version", question):
+        return None
+    return said["number"] == known["number"] and are_neutral(said["lead"], tokens_of(said["lead"]), question)
