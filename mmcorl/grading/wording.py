@@ -84,9 +84,15 @@ def plain(answer: str) -> str:
     return text if text.endswith("..") else text.rstrip(".。")
 
 
+def _changes(token: Token, question: str | None) -> bool:
+    """Return whether a word makes another value of one; `about` does not where the question asks to round."""
+    rounds = token.classes & classes("approximation") and token.text in words_asked(question)
+    return bool(token.classes & CHANGING) and not rounds
+
+
 def are_neutral(text: str, tokens: Sequence[Token], question: str | None) -> bool:
     """Return whether words leave a value as it is: neutral ones, and names and words of what the question asks for."""
-    if classes_in(tokens) & (CHANGING | _MARK | _BRACKET):
+    if any(_changes(token, question) or token.classes & (_MARK | _BRACKET) for token in tokens):
         return False
     words = [text[token.start : token.end] for token in tokens]
     if question and any(is_name(word) and word != "a" and names_another(word, question) for word in words):
@@ -95,7 +101,10 @@ def are_neutral(text: str, tokens: Sequence[Token], question: str | None) -> boo
     if question and measured and not question.isascii() and measure_asked(question) not in (None, *measured):
         return False
     return all(
-        token.classes & _FREE or token.text in UNIT_WORDS or is_name(word) or is_asked(token, question)
+        token.classes & (_FREE | classes("approximation"))
+        or token.text in UNIT_WORDS
+        or is_name(word)
+        or is_asked(token, question)
         for token, word in zip(tokens, words, strict=True)
     )
 
@@ -113,7 +122,6 @@ def value_said(answer: str, question: str | None) -> str | None:
     if question and asks_for("counting", question) and _says_none(text, question):
         return "0"
     core = without_gloss(text, question) if text.endswith(")") else without_denied(text)
-    core = _without_rounding(core or text, question) or core
     core = _without_sentence(core or text, question) or core
     if core is None and without_struck(answer) != answer:
         core = text
@@ -185,13 +193,6 @@ def without_denied(text: str) -> str | None:
     return value if other and alike and not classes_in(tokens) & classes("contrast copula") else None
 
 
-def _without_rounding(text: str, question: str | None) -> str | None:
-    """Return 12.6 for `about 12.6` where the question asks to round."""
-    tokens = tokens_of(text)
-    is_asked = tokens and tokens[0].classes & classes("approximation") and tokens[0].text in words_asked(question)
-    return text[tokens[0].end :].strip() if is_asked and len(tokens) > 1 else None
-
-
 def _says_none(text: str, question: str) -> bool:
     """Return whether a text says that there are none of what a question counts: `There are no dogs`."""
     tokens = tokens_of(text)
@@ -216,7 +217,7 @@ def _without_sentence(text: str, question: str | None) -> str | None:
     for start, token in enumerate(tokens):
         if not _begins_a_value(token, tokens[start + 1 : start + 2], counts):
             continue
-        end = _end_of_value(text, tokens, start, question)
+        end = _end_of_value(tokens, start, question)
         core = text[tokens[start - 1].end if start else 0 : tokens[end].start if end < len(tokens) else None]
         core = _in_digits(core.strip(" ,"), counts)
         if end < len(tokens) and core is not None and asks_for_percent(question) and parse(core).unit != "%":
@@ -231,27 +232,23 @@ def _begins_a_value(token: Token, following: Sequence[Token], counts: bool) -> b
     if token.classes & _MATHEMATICS or (len(token.text) == 1 and token.text.isascii() and token.text.isalpha()):
         is_subject = len(token.text) == 1 and token.text.isalpha() and classes_in(following) & _COPULA
         return token.text not in ("a", "i") and not token.text.startswith("=") and not is_subject
-    if token.classes & classes("opening"):
-        return True
-    if counts and UNSPACED.match(token.text):
+    if token.classes & classes("opening") or (counts and UNSPACED.match(token.text)):
         return True
     number = numeral(token.text, alone=False) if counts else number_in_words(token.text)
     return number is not None and not token.classes & classes("article")
 
 
-def _end_of_value(text: str, tokens: Sequence[Token], start: int, question: str | None) -> int:
+def _end_of_value(tokens: Sequence[Token], start: int, question: str | None) -> int:
     """Return behind which token the words end that follow a value and change nothing."""
-    end, behind = len(tokens), False
+    end = len(tokens)
     while end > start + 1:
         token = tokens[end - 1]
-        plain_word = not token.classes & (CHANGING | _MATHEMATICS | _MARK | _BRACKET)
-        free = token.classes & _TAIL and (behind or not token.classes & classes("in"))
+        free = token.classes & _TAIL and not (end == len(tokens) and token.classes & classes("in"))
         if token.text in ("each", "apiece"):
             free = not question
         asked = is_asked(token, question) and token.text not in UNIT_WORDS
-        if not (plain_word and (free or asked) and not (question is None and not free)):
+        if token.classes & (CHANGING | _MATHEMATICS | _MARK | _BRACKET) or not (free or asked):
             break
-        behind = True
         end -= 1
     return end
 
@@ -388,21 +385,22 @@ def _follows(
     if not question or classes_in(behind) & HEDGING or classes_in(before) & _COPULA:
         return False
     compares = not before and (behind[0].classes & classes("copula having") or is_asked(behind[0], question))
-    at = next(
-        (k for k, token in enumerate(behind) if compares and k + (" " in token.text) > 1 and _is_than(token, question)),
+    # `more than` is one word, and asked where `more` is.
+    than = next(
+        (
+            k
+            for k, token in enumerate(behind)
+            if token.classes & classes("than")
+            or (" than" in token.text and token.text.split()[0] in words_asked(question))
+        ),
         len(behind),
     )
-    if any(token.text in rivals for token in behind[:at]):
+    if any(token.text in rivals for token in behind[:than]) or (than < len(behind) and not compares):
         return False
     return all(
-        is_asked(token, question, changing=bool(compares)) or (k == at or (compares and token.classes & _GRAMMATICAL))
+        k == than or is_asked(token, question, bool(compares)) or (compares and token.classes & _GRAMMATICAL)
         for k, token in enumerate(behind)
     )
-
-
-def _is_than(token: Token, question: str) -> bool:
-    first, _, second = token.text.partition(" ")
-    return bool(token.classes & classes("relative direction")) or (bool(second) and first in words_asked(question))
 
 
 def _rivals(question: str | None) -> frozenset[str]:
@@ -467,7 +465,9 @@ _VERSION = re.compile(r"(?P<lead>(?:[^\W\d]+ )*)v?(?P<number>\d+(?:\.\d+)+)", re
 
 def same_version(answer: str, gold: str, question: str | None) -> bool | None:
     """Return whether both are one version, which 2.1 and 2.10 are not; None where the question asks for none."""
+    if "." not in gold or not asks_for("version", question):
+        return None
     said, known = _VERSION.fullmatch(plain(answer)), _VERSION.fullmatch(plain(gold))
-    if said is None or known is None or not asks_for("version", question):
+    if said is None or known is None:
         return None
     return said["number"] == known["number"] and are_neutral(said["lead"], tokens_of(said["lead"]), question)
