@@ -80,14 +80,9 @@ def stem(word: str) -> str:
 
 @lru_cache(maxsize=1 << 10)
 def words_of(text: str) -> frozenset[str]:
-    """Return the stems of the words of a text that are long enough to be no particles."""
-    return frozenset(stem(word) for word in _words(text) if len(word) > 2)
-
-
-def _words(text: str) -> list[str]:
-    """Return the words of a text, without what is elided before them: élèves of `d'élèves`."""
-    words = [word.replace("’", "'") for word in _WORD.findall(text[:8192])]
-    return [word.partition("'")[2] if word.find("'") in (1, 2) else word for word in words]
+    """Return the stems of the words of a text, also without what is elided before them: élèves of `d'élèves`."""
+    words = [token.text.replace("’", "'") for token in tokens_of(text[:8192])]
+    return frozenset(stem(part) for word in words for part in (word, word.partition("'")[2]) if part)
 
 
 def is_asked(token: Token, question: str | None, changing: bool = False) -> bool:
@@ -97,12 +92,7 @@ def is_asked(token: Token, question: str | None, changing: bool = False) -> bool
     clause = sought_by(question).clause
     if not token.text.isascii() and UNSPACED.match(token.text):
         return token.text in clause
-    return stem(token.text) in words_of(clause) or token.text in _exact(clause)
-
-
-@lru_cache(maxsize=1 << 10)
-def _exact(text: str) -> frozenset[str]:
-    return frozenset(token.text for token in tokens_of(text))
+    return stem(token.text) in words_of(clause)
 
 
 def asks_for(names: str, question: str | None) -> bool:

@@ -44,15 +44,14 @@ from mmcorl.grading.question import (
 from mmcorl.grading.reference import Reference
 from mmcorl.grading.statements import approximation, around_the_answer, contradicts, last_box, mentions_another
 from mmcorl.grading.wording import (
-    counts_listed,
     has_words,
+    listed,
     plain,
     same_version,
     says_words,
     says_yes_or_no,
     solutions_said,
     value_said,
-    words_listed,
 )
 
 _CACHED_QUESTION = 8192
@@ -292,11 +291,10 @@ def _compare_free_form(answer: str, gold: str, reference: Reference, relation: E
     question = reference.question
     if says_yes_or_no(answer, gold, question) or says_words(answer, gold, question):
         return True, "as a sentence says"
-    if (words := words_listed(gold)) is not None and (listed := words_listed(answer)) is not None:
-        same = words == listed if asks_for_order(question) else sorted(words) == sorted(listed)
+    if (words := listed(gold)) is not None and (said := listed(answer)) is not None:
+        ordered = asks_for_order(question) and not any(count for _, count in words)
+        same = words == said if ordered else sorted(words, key=str) == sorted(said, key=str)
         return same, "the same words" if same else "other words"
-    if (counts := counts_listed(gold)) is not None and counts == counts_listed(answer):
-        return True, "the same counts"
     value = value_said(answer, question)
     if value is None or parse(gold).kind in ("words", "opaque") or is_swapped(plain(answer), question):
         return False, reason

@@ -434,30 +434,23 @@ _COUNTED = re.compile(
 _AND = re.compile(r",? and |, ?| & |；|; ?")
 
 
-def words_listed(text: str) -> list[str] | None:
-    """Return the words of `red, green and blue`; None for a text that is no such list."""
-    items = [item.strip().casefold() for item in _AND.split(plain(text)) if item.strip()]
-    heads = [item.partition(" ") for item in items]
-    items = [rest if classes_of(head) & classes("article") and rest else head + gap + rest for head, gap, rest in heads]
-    known = all(
-        item.replace(" ", "").replace("-", "").isalpha() and len(item) > 1 and item.count(" ") < 3 for item in items
-    )
-    if len(items) < 2 or not known or any(classes_of(word) & CHANGING for item in items for word in item.split()):
-        return None
-    return items
-
-
-def counts_listed(text: str) -> list[tuple[str, Fraction | None]] | None:
-    """Return (dog, 3) and (cat, 2), sorted, of `dogs: 3, cats: 2` and `two cats and 3 dogs`; None for other texts."""
-    listed = []
-    for item in _AND.split(plain(text)):
-        match = _COUNTED.fullmatch(item.strip())
-        number = match and (match["behind"] or match["before"])
-        value = None if match is None else Fraction(number) if number.isdigit() else number_in_words(number)
-        if value is None:
+def listed(text: str) -> list[tuple[str, Fraction | None]] | None:
+    """Return the words of `red and blue`, and how many of each of `dogs: 3, cats: 2`; None for other texts."""
+    items: list[tuple[str, Fraction | None]] = []
+    for item in filter(None, map(str.strip, _AND.split(plain(text).casefold()))):
+        head, gap, rest = item.partition(" ")
+        item = rest if classes_of(head) & classes("article") and rest else head + gap + rest
+        counted = _COUNTED.fullmatch(item)
+        number = counted and (counted["behind"] or counted["before"])
+        value = number and (Fraction(number) if number.isdigit() else number_in_words(number))
+        letters = item.replace(" ", "").replace("-", "")
+        if counted and value:
+            items.append((stem(counted["noun"] or counted["label"]), value))
+        elif not letters.isalpha() or len(item) < 2 or item.count(" ") > 2 or classes_in(tokens_of(item)) & CHANGING:
             return None
-        listed.append((stem(match["noun"] or match["label"]), value))
-    return sorted(listed) if len(listed) > 1 else None
+        else:
+            items.append((item, None))
+    return items if len(items) > 1 else None
 
 
 _VERSION = re.compile(r"(?P<lead>(?:[^\W\d]+ )*)v?(?P<number>\d+(?:\.\d+)+)", re.IGNORECASE)
