@@ -111,7 +111,7 @@ def _as_said(text: str) -> tuple[str, Source]:
     _, box, behind = text.rpartition("boxed")
     source: Source = "boxed"
     if box:
-        (start, end), *_ = box_spans(f"boxed{behind}")[0] or [(6, None)]
+        (start, end), *_ = box_spans(f"boxed{behind}")[0] or [(6, len(text))]
         content = f"boxed{behind}"[start:end] if behind.startswith("{") else behind.partition("$")[0]
     elif phrase := next((phrase for phrase in _PHRASES if phrase in text), None):
         content, source = text.rpartition(phrase)[2].strip(), "phrase"

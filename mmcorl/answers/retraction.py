@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import takewhile
 
 from mmcorl.answers.assertion import is_denied
 from mmcorl.answers.closed_classes import classes
@@ -33,12 +34,16 @@ def _is_taken_back(behind: str) -> bool:
         if number == 0 and (
             sentence[-1].classes & classes("question")
             or _is_objection(sentence[:5], of_it=True)
-            or _denies_behind(sentence[:3])
+            or classes_in([*takewhile(_goes_on, sentence[:3])]) & classes("postposed")
         ):
             return True
         if (number and _opens_a_correction(sentence)) or _is_denied_in(sentence):
             return True
     return False
+
+
+def _goes_on(token: Token) -> bool:
+    return not token.classes & (_MARK | classes("mathematics end"))
 
 
 def _opens_a_correction(sentence: Sequence[Token]) -> bool:
@@ -91,13 +96,6 @@ def _is_objection(predicate: Sequence[Token], of_it: bool = False) -> bool:
         if token.classes & (_MARK | classes("end")):
             break
     return False
-
-
-def _denies_behind(predicate: Sequence[Token]) -> bool:
-    """Return whether a predicate begins with a negation of languages that put it last: `가 아닙니다`."""
-    at = next((at for at, token in enumerate(predicate) if token.classes & classes("postposed")), 0)
-    known = classes_in(predicate[: at + 1])
-    return bool(known & classes("postposed")) and not known & (_MARK | classes("mathematics end"))
 
 
 def _is_dropped(rest: Sequence[Token]) -> bool:

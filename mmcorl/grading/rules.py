@@ -291,9 +291,9 @@ def _compare_free_form(answer: str, gold: str, reference: Reference, relation: E
     question = reference.question
     if says_yes_or_no(answer, gold, question) or says_words(answer, gold, question):
         return True, "as a sentence says"
-    if (words := listed(gold)) is not None and (said := listed(answer)) is not None:
+    if (words := listed(gold)) is not None and (others := listed(answer)) is not None:
         ordered = asks_for_order(question) and not any(count for _, count in words)
-        same = words == said if ordered else sorted(words, key=str) == sorted(said, key=str)
+        same = words == others if ordered else sorted(words, key=str) == sorted(others, key=str)
         return same, "the same words" if same else "other words"
     value = value_said(answer, question)
     if value is None or parse(gold).kind in ("words", "opaque") or is_swapped(plain(answer), question):

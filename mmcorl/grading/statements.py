@@ -69,7 +69,7 @@ def _last_box(response: str) -> tuple[int, int]:
             break
         start = max(0, at - 8)
         if spans := box_spans(response[start:])[0]:
-            content, end = (start + place for place in spans[-1])
+            content, end = (start + edge for edge in spans[-1])
             return next(box.start() for box in BOX.finditer(response, start, content) if box.end() == content), end + 1
     return 0, 0
 

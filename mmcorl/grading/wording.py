@@ -218,8 +218,8 @@ def _without_sentence(text: str, question: str | None) -> str | None:
         if not _begins_a_value(token, tokens[start + 1 : start + 2], counts):
             continue
         end = _end_of_value(tokens, start, question)
-        core = text[tokens[start - 1].end if start else 0 : tokens[end].start if end < len(tokens) else None]
-        core = _in_digits(core.strip(" ,"), counts)
+        value = text[tokens[start - 1].end if start else 0 : tokens[end].start if end < len(tokens) else None]
+        core = _in_digits(value.strip(" ,"), counts)
         if end < len(tokens) and core is not None and asks_for_percent(question) and parse(core).unit != "%":
             # 35 of those asked are no 35 %.
             return None
@@ -246,8 +246,8 @@ def _end_of_value(tokens: Sequence[Token], start: int, question: str | None) -> 
         free = token.classes & _TAIL and not (end == len(tokens) and token.classes & classes("in"))
         if token.text in ("each", "apiece"):
             free = not question
-        asked = is_asked(token, question) and token.text not in UNIT_WORDS
-        if token.classes & (CHANGING | _MATHEMATICS | _MARK | _BRACKET) or not (free or asked):
+        of_question = is_asked(token, question) and token.text not in UNIT_WORDS
+        if token.classes & (CHANGING | _MATHEMATICS | _MARK | _BRACKET) or not (free or of_question):
             break
         end -= 1
     return end
@@ -317,11 +317,11 @@ def says_yes_or_no(answer: str, gold: str, question: str | None) -> bool:
     rest = text[tokens[1].end :].strip() if len(tokens) > 1 else ""
     if not rest or _is_reason(rest) or _OF_NUMBERS.fullmatch(rest):
         return True
-    said = tokens[2:]
-    means = next((at for at, token in enumerate(said) if token.text == "by" or token.classes & _REASON), None)
-    if means and not _gives_no_reason(text[said[means].end :]):
-        said = said[:means]
-    return _echo(said, question or "", alone=False) is wanted
+    clause = tokens[2:]
+    means = next((at for at, token in enumerate(clause) if token.text == "by" or token.classes & _REASON), None)
+    if means and not _gives_no_reason(text[clause[means].end :]):
+        clause = clause[:means]
+    return _echo(clause, question or "", alone=False) is wanted
 
 
 def _echo(tokens: Sequence[Token], question: str, alone: bool) -> bool | None:
@@ -329,10 +329,10 @@ def _echo(tokens: Sequence[Token], question: str, alone: bool) -> bool | None:
 
     `alone`: nothing but the echo answers, so it has a verb and says the question to its end.
     """
-    asked = [
+    sought = [
         token for token in tokens_of(sought_by(question).clause) if not token.classes & (_GRAMMATICAL | classes("end"))
     ]
-    if classes_in(asked) & _NEGATION:
+    if classes_in(sought) & _NEGATION:
         return None
     at, denials = 0, 0
     for token in tokens:
@@ -342,13 +342,13 @@ def _echo(tokens: Sequence[Token], question: str, alone: bool) -> bool | None:
         elif token.classes & _GRAMMATICAL and not token.classes & HEDGING:
             continue
         else:
-            there = next((k for k in range(at, len(asked)) if stem(asked[k].text) == stem(token.text)), None)
+            there = next((k for k in range(at, len(sought)) if stem(sought[k].text) == stem(token.text)), None)
             if there is None:
                 return None
             at = there + 1
     clause = sought_by(question).clause.casefold()
     has_verb = classes_in(tokens) & classes("copula auxiliary having") or clause.startswith(("do ", "does ", "did "))
-    if denials > 1 or (alone and not (has_verb and 0 < at == len(asked))):
+    if denials > 1 or (alone and not (has_verb and 0 < at == len(sought))):
         return None
     return denials == 0
 
@@ -359,13 +359,13 @@ def says_words(answer: str, gold: str, question: str | None) -> bool:
     if re.search(r"[^\w\s.'-]", text):
         return False
     words, named = ([t for t in tokens_of(words) if not t.classes & classes("article")] for words in (text, known))
-    said, wanted = [t.text for t in words], [t.text for t in named]
-    if said == wanted:
+    texts, wanted = [t.text for t in words], [t.text for t in named]
+    if texts == wanted:
         # `a água`: the article is all that differs.
         return all(map(_LETTERS_ONLY.fullmatch, (text, known))) and (
             text.casefold() != known.casefold() or without_struck(answer) != answer
         )
-    starts = [k for k in range(len(said) - len(wanted) + 1) if said[k : k + len(wanted)] == wanted]
+    starts = [k for k in range(len(texts) - len(wanted) + 1) if texts[k : k + len(wanted)] == wanted]
     if not wanted or len(starts) != 1 or re.search(r"\d", text):
         return False
     before, behind = words[: starts[0]], words[starts[0] + len(wanted) :]
@@ -460,7 +460,7 @@ def same_version(answer: str, gold: str, question: str | None) -> bool | None:
     """Return whether both are one version, which 2.1 and 2.10 are not; None where the question asks for none."""
     if "." not in gold or not asks_for("version", question):
         return None
-    said, known = _VERSION.fullmatch(plain(answer)), _VERSION.fullmatch(plain(gold))
-    if said is None or known is None:
+    given, known = _VERSION.fullmatch(plain(answer)), _VERSION.fullmatch(plain(gold))
+    if given is None or known is None:
         return None
-    return said["number"] == known["number"] and are_neutral(said["lead"], tokens_of(said["lead"]), question)
+    return given["number"] == known["number"] and are_neutral(given["lead"], tokens_of(given["lead"]), question)
