@@ -88,9 +88,10 @@ _COUNT = re.compile(
     r"|positive|negative|left|right|upper|lower"
 )
 _ITEM = re.compile(
-    rf"[\s>|]*(?P<label>[-*•+]\s|[^\n{_MARK}]{{0,60}}?[:.)：|]\**)?(?:{_SPACE}|[*_])*{_MARK}(?:{_SPACE}|[*_.,;|])*"
+    rf"[\s>|]*(?P<label>[-*•+]\s|[^\n{_MARK}]{{0,60}}?[:.)：|]\**)?(?:{_SPACE}|[*_])*(?:[A-Za-z] ?= ?)?{_MARK}"
+    rf"(?:{_SPACE}|[*_.,;|])*"
 )
-_ITEM_MARK = re.compile(r"\(?([a-z]|[ivx]{1,4}|[1-9])[.):]\)?")
+_ITEM_MARK = re.compile(r"(?:[Pp]art )?\(?([a-z]|[ivx]{1,4}|[1-9])[.):]{1,2}")
 _NAMES_ANSWER = re.compile(r"answer|final|result|total|答案|therefore|thus|hence|\bso\b", re.IGNORECASE)
 _MAX_BOXES, _BESIDE, _WINDOW = 64, 200, 1000
 

@@ -23,7 +23,6 @@ Source = Literal["answer_tags", "boxed", "phrase", "last_number", "whole", "pros
 
 _OPEN_ANSWER = re.compile(r"<answer>", re.IGNORECASE)
 _CLOSE_ANSWER = re.compile(r"</answer>", re.IGNORECASE)
-_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 _PHRASES = ("he answer is", "final answer is", "答案是")
 _NUMBER = re.compile(r"-?\d*\.?\d+")
 
@@ -112,23 +111,14 @@ def _as_said(text: str) -> tuple[str, Source]:
     _, box, behind = text.rpartition("boxed")
     source: Source = "boxed"
     if box:
-        content = _braced(behind) if behind.startswith("{") else behind.partition("$")[0]
+        (start, end), *_ = box_spans(f"boxed{behind}")[0] or [(6, len(text))]
+        content = f"boxed{behind}"[start:end] if behind.startswith("{") else behind.partition("$")[0]
     elif phrase := next((phrase for phrase in _PHRASES if phrase in text), None):
         content, source = text.rpartition(phrase)[2].strip(), "phrase"
     else:
         numbers = _NUMBER.findall(text.replace(",", ""))
         content, source = numbers[-1] if numbers else "", "last_number"
     return content.removeprefix(":").removesuffix(".").removesuffix("/"), source
-
-
-def _braced(text: str) -> str:
-    """Return the content of the brace that opens a text; all of it where that never closes."""
-    depth = 0
-    for match in _BRACE.finditer(text):
-        depth += {"{": 1, "}": -1}.get(match.group(), 0)
-        if depth == 0:
-            return text[1 : match.start()]
-    return text[1:]
 
 
 def _committed(content: str, source: Source) -> Extraction:

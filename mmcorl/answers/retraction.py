@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import takewhile
 
 from mmcorl.answers.assertion import is_denied
 from mmcorl.answers.closed_classes import classes
@@ -29,11 +31,19 @@ def is_taken_back(behind: str) -> bool:
 @lru_cache(maxsize=1 << 10)
 def _is_taken_back(behind: str) -> bool:
     for number, sentence in enumerate(sentences_of(behind)):
-        if number == 0 and (sentence[-1].classes & classes("question") or _is_objection(sentence[:5], of_it=True)):
+        if number == 0 and (
+            sentence[-1].classes & classes("question")
+            or _is_objection(sentence[:5], of_it=True)
+            or classes_in([*takewhile(_goes_on, sentence[:3])]) & classes("postposed")
+        ):
             return True
         if (number and _opens_a_correction(sentence)) or _is_denied_in(sentence):
             return True
     return False
+
+
+def _goes_on(token: Token) -> bool:
+    return not token.classes & (_MARK | classes("mathematics end"))
 
 
 def _opens_a_correction(sentence: Sequence[Token]) -> bool:
@@ -100,6 +110,12 @@ def _is_dropped(rest: Sequence[Token]) -> bool:
 
 
 _STRIKES = (("~~", "~~"), ("<s>", "</s>"), ("<del>", "</del>"), ("<strike>", "</strike>"))
+_STRUCK = re.compile("|".join(f"{opening}.*?{closing}" for opening, closing in _STRIKES))
+
+
+def without_struck(text: str) -> str:
+    """Return a text without what is struck out in it: `42` for `~~24~~ 42`."""
+    return _STRUCK.sub(" ", text) if "~~" in text or "</" in text else text
 
 
 def is_withdrawn(before: str, behind: str) -> bool:

@@ -25,7 +25,8 @@ class Token(NamedTuple):
     end: int
 
 
-_UNSPACED = "\u0900-\u097f\u0e00-\u0e7f\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7a3"
+_UNSPACED = "\u0900-\u0963\u0966-\u097f\u0e00-\u0e7f\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7a3"
+UNSPACED = re.compile(f"[{_UNSPACED}]")
 _LETTER = rf"[^\W\d_{_UNSPACED}]"
 _PIECE = re.compile(
     r"(?P<abbreviation>(?:e\.g|i\.e|z\. ?b)\.)"
@@ -46,7 +47,7 @@ _MARKS = {
     ":": "colon", "：": "colon", "(": "opening", "（": "opening", "[": "opening", ")": "closing", "）": "closing",
     "]": "closing", '"': "quote", "“": "quote", "”": "quote", "«": "quote", "»": "quote", "„": "quote",
 }  # fmt: skip
-_ENDS = {end: _END | (_QUESTION if end in "?？" else 0) for end in ".!?。！？\n"}
+_ENDS = {end: _END | (_QUESTION if end in "?？؟" else 0) for end in ".!?。！？।؟\n"}
 _MARK_CLASSES = {mark: classes(name) for mark, name in _MARKS.items()}
 _LONGEST = max(len(word) for word in WORDS if re.fullmatch(f"[{_UNSPACED}]+", word))
 _BEHIND_END = frozenset(" \t\n\r*$)<\\\"”'")

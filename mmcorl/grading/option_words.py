@@ -33,7 +33,7 @@ _ORDINALS = {
 _NOUNS = classes("answer option")
 _NUMBERED = re.compile(r"(?:the )?(?:option|choice|alternative|opción|opção|вариант|选项) ?#?([1-8])", re.IGNORECASE)
 _LABEL = re.compile(
-    r"[(\[（【] ?([A-H]) ?[)\]）】]|(?<![^\W\d_'])(?<![\\$^_{])([A-H])(?![^\W\d_]*[A-Za-z_^'])(?! ?[=+*/])"
+    r"[(\[（【] ?([A-H]) ?[)\]）】]|(?<![A-Za-zÀ-ӿ'])(?<![\\$^_{])([A-H])(?![^\W\d_]*[A-Za-z_^'])(?! ?[=+*/])"
 )
 _TOKEN = re.compile(r"[^\W_]+(?:'[^\W\d_]+)?|[①-⑧]")
 

@@ -16,9 +16,13 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
+from mmcorl.answers.assertion import CHANGING
+from mmcorl.answers.closed_classes import classes
 from mmcorl.answers.comparison import may_share_a_name
 from mmcorl.answers.names import QUANTITY_WORDS, is_name
+from mmcorl.answers.tokens import UNSPACED, Token, classes_in, tokens_of
 from mmcorl.answers.units import COUNTED, split_unit
+from mmcorl.grading.question import is_other_way_round
 
 _SENTENCE = re.compile(r"(?<=[?.!;？。！；])(?=\s|\Z)|\n|(?<=[？。！；])")
 _REQUEST_TEXT = (
@@ -44,6 +48,7 @@ _SEGMENT = re.compile(r"\\overline\{([A-Z]{2})\}")
 _SET = re.compile(r"[${}]|\\(?:text|mathrm|rm)(?![A-Za-z])")
 _UNIT_AT = re.compile(r"\b(?:in|how many|number of|nearest) ", re.IGNORECASE)
 _HOW_MANY = re.compile(r"\bhow many (?:more |fewer |different |other |of the )*([^\W\d_]+)", re.IGNORECASE)
+_PAIR = re.compile(r"([^\W\d_]\w*) ?: ?([^\W\d_]\w*)")
 _NO_UNITS_TEXT = "in can are times t s h l second minute hour day week month year"
 _NO_UNITS = frozenset(_NO_UNITS_TEXT.split())
 _ANY_THING = frozenset({"unit", "units", "way", "ways"})
@@ -75,8 +80,31 @@ def stem(word: str) -> str:
 
 @lru_cache(maxsize=1 << 10)
 def words_of(text: str) -> frozenset[str]:
-    """Return the stems of the words of a text that are long enough to be no particles."""
-    return frozenset(stem(word) for word in _WORD.findall(text[:8192]) if len(word) > 2)
+    """Return the stems of the words of a text, also without what is elided before them: élèves of `d'élèves`."""
+    words = [token.text.replace("’", "'") for token in tokens_of(text[:8192])]
+    return frozenset(stem(part) for word in words for part in (word, word.partition("'")[2]) if part)
+
+
+def is_asked(token: Token, question: str | None, changing: bool = False) -> bool:
+    """Return whether a word is one of what a question asks for; none that changes a value, unless `changing`."""
+    if not question or (token.classes & CHANGING and not changing):
+        return False
+    clause = sought_by(question).clause
+    if not token.text.isascii() and UNSPACED.match(token.text):
+        return token.text in clause
+    return stem(token.text) in words_of(clause)
+
+
+def asks_for(names: str, question: str | None) -> bool:
+    """Return whether the clause of a question has a word of some classes."""
+    return bool(question) and bool(classes_in(tokens_of(sought_by(question).clause)) & classes(names))
+
+
+def measure_asked(question: str) -> str | None:
+    """Return the area of a question that asks for it: the last that it names, where words are spaced the first."""
+    clause = tokens_of(sought_by(question).clause)
+    named = [token.text for token in clause if token.classes & classes("measure")]
+    return next(iter(named[::-1] if named and UNSPACED.match(named[0]) else named), None)
 
 
 @dataclass(frozen=True)
@@ -193,7 +221,7 @@ def counts_others(unit: str, question: str, same_number: bool) -> bool:
             return unit != sought.unit and not (unit == "°" and sought.unit in ("°C", "°F"))
         return sought.counted is not None or (unit == "%" and same_number and not _PERCENT.search(question))
     known = _nouns(sought.clause if sought.counted else question)
-    return not all(word in _ANY_THING or stem(word) in known for word in words)
+    return not all(word in _ANY_THING or word in known or stem(word) in known for word in words)
 
 
 def _is_measure(unit: str) -> bool:
@@ -203,8 +231,16 @@ def _is_measure(unit: str) -> bool:
 @lru_cache(maxsize=1 << 10)
 def _nouns(text: str) -> frozenset[str]:
     """Return the stems of words, and what they are as counted nouns: child of `children`."""
-    words = _WORD.findall(text)
+    words = [*_WORD.findall(text), *UNSPACED.findall(text)]
     return words_of(text) | {unit for word in words if (unit := split_unit(f"1 {word}")[1]) is not None}
+
+
+def is_swapped(words: str, question: str | None) -> bool:
+    """Return whether words name the two of a ratio in the other order than the question: BC:AB for AB:BC."""
+    text = _SET.sub("", question or "").replace(" ", "")
+    pairs = [(a, b) for a, b in _PAIR.findall(words) if a != b]
+    colons = any(f"{b}:{a}" in text and f"{a}:{b}" not in text for a, b in pairs)
+    return colons or is_other_way_round(words, question)
 
 
 def _are_alike(a: str, b: str) -> bool:

@@ -32,7 +32,7 @@ from mmcorl.grading.gold import clean_gold
 from mmcorl.grading.items import McqPolicy
 from mmcorl.grading.option_words import option_said
 from mmcorl.grading.options import LETTERS, parse_options, plain_options
-from mmcorl.grading.quantity import counts_others, names_another
+from mmcorl.grading.quantity import asks_for, counts_others, is_swapped, names_another
 from mmcorl.grading.question import (
     as_asked,
     asks_for_order,
@@ -40,18 +40,18 @@ from mmcorl.grading.question import (
     asks_for_ratio,
     asks_for_size,
     is_in_form,
-    is_other_way_round,
 )
 from mmcorl.grading.reference import Reference
-from mmcorl.grading.statements import approximation, around_the_answer, contradicts, mentions_another
+from mmcorl.grading.statements import approximation, around_the_answer, contradicts, last_box, mentions_another
 from mmcorl.grading.wording import (
     has_words,
+    listed,
     plain,
+    same_version,
     says_words,
     says_yes_or_no,
     solutions_said,
     value_said,
-    words_listed,
 )
 
 _CACHED_QUESTION = 8192
@@ -59,6 +59,7 @@ _NUMBERS = re.compile(r"-?[$0-9.,]{2,}|-?[0-9]+")
 _LETTER = re.compile(r"[A-Z]")
 _NOTHING = re.compile(r"-?0+(?:\.0+)?\s*[A-Za-z]\w*")
 _NEXT_LETTER = re.compile(r"(?:[;,]|,? and) ?(?=[A-H][.):] )")
+_BLANK = re.compile(r"□|\\square|_{2,}")
 _EITHER = re.compile(r"\bor\b|或")
 _POWER_OF_TEN = re.compile(r"\\?(?:times|cdot)?\s*10\s*\^\s*\{?\s*(-?\d{1,3})\s*\}?")
 
@@ -90,6 +91,10 @@ class RuleResult:
 
 
 CUT_OFF, UNCLOSED = "cut off before an answer", "ended in a tag, box or think block that never closes"
+
+
+def _has_blank(question: str | None) -> bool:
+    return asks_for("blank", question) or (question is not None and _BLANK.search(question) is not None)
 
 
 def without_answer(source: str, score: float | None = None) -> RuleResult:
@@ -136,6 +141,9 @@ def apply_rules(
         decimal = writes_decimal_commas(reference.question or response)
         answer = without_braced_commas(answer, decimal)
         answer = with_decimal_points(answer) if decimal else answer
+    if extraction.source == "boxed" and "=" in answer and "=" not in reference.gold and _has_blank(reference.question):
+        # What fills a blank of an equation is the answer, and the equation is none.
+        answer = last_box(response)
     credited, reason = _compare(answer, reference, relation, mcq_policy)
     if extraction.source in ("boxed", "answer_tags"):
         before, behind = around_the_answer(response, extraction.source)
@@ -146,7 +154,7 @@ def apply_rules(
             return RuleResult(None, False, False, False, "the prose around the box states another answer")
         if credited and (rounded := approximation(behind)) is not None:
             credited, reason = _compare(rf"{answer} \approx {rounded}", reference, relation, mcq_policy)
-        if credited and reference.question and is_other_way_round(sentence_before(before), reference.question):
+        if credited and reference.question and is_swapped(sentence_before(before), reference.question):
             credited, reason = False, "a ratio the other way round"
         if credited and not _stands(answer, response, before, behind, reference, relation):
             credited, reason = False, "the words around the answer may change it or take it back"
@@ -269,6 +277,8 @@ def _compare_option(
 
 def _compare_free_form(answer: str, gold: str, reference: Reference, relation: Equivalence) -> tuple[bool, str]:
     """Compare an answer as it stands, else what a sentence says, where that is what the answer is."""
+    if (same := same_version(answer, gold, reference.question)) is not None:
+        return same, "the same version" if same else "another version"
     credited, reason = _compare_values(answer, gold, reference, relation)
     if not credited and (respelled := as_asked(answer, gold, reference.question)) is not None:
         credited, reason = _compare_values(respelled, gold, reference, relation)
@@ -281,11 +291,12 @@ def _compare_free_form(answer: str, gold: str, reference: Reference, relation: E
     question = reference.question
     if says_yes_or_no(answer, gold, question) or says_words(answer, gold, question):
         return True, "as a sentence says"
-    if (words := words_listed(gold)) is not None and (listed := words_listed(answer)) is not None:
-        same = words == listed if asks_for_order(question) else sorted(words) == sorted(listed)
+    if (words := listed(gold)) is not None and (others := listed(answer)) is not None:
+        ordered = asks_for_order(question) and not any(count for _, count in words)
+        same = words == others if ordered else sorted(words, key=str) == sorted(others, key=str)
         return same, "the same words" if same else "other words"
     value = value_said(answer, question)
-    if value is None or parse(gold).kind in ("words", "opaque") or is_other_way_round(plain(answer), question):
+    if value is None or parse(gold).kind in ("words", "opaque") or is_swapped(plain(answer), question):
         return False, reason
     credited, why = _compare_values(value, gold, reference, relation)
     return credited, "as a sentence says" if credited else why
@@ -323,7 +334,7 @@ def _compare_values(answer: str, gold: str, reference: Reference, relation: Equi
     if question is not None:
         if asks_for_size(question) and (r"\times" in left.body or r"\times" in right.body):
             return _same_size(left, right, relation), "as a size"
-        if "ratio" in (left.kind, right.kind) and is_other_way_round(_names(answer), question):
+        if "ratio" in (left.kind, right.kind) and is_swapped(_names(answer), question):
             return False, "a ratio the other way round"
     if left.unit is not None and any(
         word not in UNIT_WORDS and classes_of(word) & CHANGING for word in left.unit.split()

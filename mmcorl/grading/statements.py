@@ -16,8 +16,8 @@ from collections.abc import Iterator, Sequence
 
 from mmcorl.answers import Equivalence
 from mmcorl.answers.assertion import NEUTRAL, is_denied, sentence_before
-from mmcorl.answers.boxes import BOX
-from mmcorl.answers.closed_classes import classes, classes_of
+from mmcorl.answers.boxes import BOX, box_spans
+from mmcorl.answers.closed_classes import classes
 from mmcorl.answers.extract import Source, last_tag
 from mmcorl.answers.options import LETTERS
 from mmcorl.answers.parse import parse
@@ -39,7 +39,6 @@ _APPROXIMATELY = re.compile(
 _PURE = re.compile(r"(?:\\[A-Za-z]+|[^A-Za-z]|(?<![A-Za-z])[A-Za-z](?![A-Za-z]))+")
 _WORDS = re.compile(r"[^\W\d_]{2,}(?: [^\W\d_]{2,}){0,2}")
 _LETTER_BEFORE = re.compile(r"([A-Za-z]) ?= ?\Z")
-_BRACE = re.compile(r"[{}]")
 _BEFORE, _BEHIND = 320, 1 << 14
 _BOXES = 4
 """Boxes at the end of a response among which the last that closes is looked for."""
@@ -68,19 +67,17 @@ def _last_box(response: str) -> tuple[int, int]:
     for _ in range(_BOXES):
         if (at := response.rfind("box", 0, at)) < 0:
             break
-        for box in reversed(list(BOX.finditer(response, max(0, at - 8), at + 16))):
-            if end := _end_of(response, box.end()):
-                return box.start(), end
+        start = max(0, at - 8)
+        if spans := box_spans(response[start:])[0]:
+            content, end = (start + edge for edge in spans[-1])
+            return next(box.start() for box in BOX.finditer(response, start, content) if box.end() == content), end + 1
     return 0, 0
 
 
-def _end_of(text: str, start: int) -> int:
-    """Return where a brace that opened before a place closes; 0 where it never does."""
-    depth, end = 1, start
-    while depth and (brace := _BRACE.search(text, end)) is not None:
-        depth += 1 if brace.group() == "{" else -1
-        end = brace.end()
-    return 0 if depth else end
+def last_box(response: str) -> str:
+    """Return the content of the last box that closes."""
+    start, end = _last_box(response)
+    return response[start:end].partition("{")[2][:-1]
 
 
 def approximation(behind: str) -> str | None:
@@ -160,7 +157,7 @@ def contradicts(
     quantity = (sought.quantity or sought.noun) if sought else None
     values: list[str] = []
     lead = sentence_before(before) if leads else ""
-    if leads and are_neutral([token.text for token in tokens_of(lead) if token.text[0].isalpha()], None):
+    if leads and are_neutral(lead, [token for token in tokens_of(lead) if token.text[0].isalpha()], None):
         # Only the sentence before that of the box; an earlier one may be a draft.
         previous = sentence_before(before[: len(before) - len(lead)].rstrip(" .!?。！？\n"))
         values = [value for kind, value in _statements(previous, quantity) if kind == "answer"]
@@ -203,18 +200,15 @@ def mentions_another(
 
 
 def _are_two(answer: str, value: str, relation: Equivalence, choices: tuple[str, ...] | None) -> bool:
-    """Return whether an answer and what `the answer is` are two options, two expressions or two short names."""
-    if not value or relation.same(answer, value, choices):
+    """Return whether an answer and what `the answer is` are two options, values, expressions or short names."""
+    if not value or choices or parse(value).number is not None:
+        return bool(value) and _differ(answer, value, relation, choices)
+    if relation.same(answer, value):
         return False
-    if choices:
-        labels = [relation.options(text, choices).labels for text in (answer, value)]
-        return all(labels) and labels[0] != labels[1]
-    if parse(value).number is not None:
-        return _differ(answer, value, relation, choices)
     if _PURE.fullmatch(value):
         return _PURE.fullmatch(answer) is not None
     names = _WORDS.fullmatch(value) and _WORDS.fullmatch(plain(answer))
-    return bool(names) and not any(classes_of(word) & NEUTRAL for word in value.casefold().split())
+    return bool(names) and not classes_in(tokens_of(value)) & NEUTRAL
 
 
 def _differ(answer: str, value: str, relation: Equivalence, choices: tuple[str, ...] | None) -> bool:
