@@ -270,12 +270,12 @@ def _leads_to_a_value(sentence: str, question_words: frozenset[str]) -> bool:
     """Return whether no word in the noun phrase of an answer, or of its clause's subject, makes another value of it."""
     tokens = list(tokens_of(sentence))
     there = classes_in(tokens)
-    unreal = there & _CONDITION or (tokens and tokens[0].classes & classes("absence inverted homograph"))
+    unreal = there & (_CONDITION | classes("supposition")) or (tokens and tokens[0].classes & classes("absence inverted homograph"))
     stops = (at + 1 for at, token in enumerate(tokens) if token.classes & (_CONSEQUENCE | classes("semicolon colon")))
     if (
         unreal
         and classes_in(tokens[max(stops, default=0) :]) & classes("irrealis")
-        and question_words.isdisjoint({"if", "were", "would"})
+        and question_words.isdisjoint({"if", "were", "would", "suppose"})
     ):
         return False
     if there & (_TENTATIVE | classes("provisional arithmetic")) and _is_tentative(tokens, question_words):

@@ -6,6 +6,7 @@ Only known units are split off, so that no variable or word is lost.
 from __future__ import annotations
 
 import re
+from functools import cache
 
 from mmcorl.answers.spellings import spellings
 
@@ -72,21 +73,22 @@ def _alternatives(words: frozenset[str]) -> str:
     return "|".join(re.escape(word) for word in sorted(words, key=lambda word: (-len(word), word)))
 
 
+@cache
 def _pattern(words: frozenset[str], symbols: str = "") -> re.Pattern[str]:
-    first = rf"(?:(?:{_alternatives(words)})\.?{_EXPONENT})"
-    later = rf"(?:(?:{_alternatives(UNIT_WORDS)}{symbols})\.?{_EXPONENT})"
-    over = rf"(?: ?/ ?(?:\({later}(?: ?(?:\\cdot)? ?{later})*\)|{later})| ?\\cdot ?{later})"
+    first, later = _alternatives(words), _alternatives(UNIT_WORDS | frozenset(symbols))
     power = r"(?:(?:square|sq|cubic|cu|кв|куб)\.? ?)?"
-    joined = rf"{power}{first}(?:{over}| per {power}{later}|(?:-(?=[a-z]{{3}})| ){later})*"
-    joined += rf"|[{symbols[1:].replace('|', '')}]{over}+" if symbols else ""
-    return re.compile(rf"(?:(?<![A-Za-z\\_^{{])|(?=[°%])) ?({joined})(?![A-Za-z\u0400-\u04ff])\.?$")
+    # Thousands of words: each copy of them takes 25 ms to compile, so there are two, made when first needed.
+    first += rf"|[{symbols}](?= ?(?:/|\\cdot))" if symbols else ""
+    more = rf"(?: ?/ ?\(?| ?\\cdot ?| per {power}|-(?=[a-z]{{3}})| )(?:{later})\.?{_EXPONENT}\)?"
+    unit = rf"{power}(?:{first})\.?{_EXPONENT}(?:{more})*"
+    return re.compile(rf"(?:(?<![A-Za-z\\_^{{])|(?=[°%])) ?({unit})(?![A-Za-z\u0400-\u04ff])\.?$")
 
 
 # Capitals that are variables, too, unless they stand in a quotient or product of units: `5 N/C`.
-_AFTER_NUMBER = _pattern(UNIT_WORDS - _NEVER_BARE, "|N|J|W|C|V|A|K")
-_AFTER_CONSTANT = _pattern(UNIT_WORDS - (_NUMBER_ONLY - {"m", "in", "mi"}))
+_AFTER_NUMBER = UNIT_WORDS - _NEVER_BARE, "NJWCVAK"
+_AFTER_CONSTANT = UNIT_WORDS - (_NUMBER_ONLY - {"m", "in", "mi"})
 # Only numbers count things: `a square` is a shape.
-_AFTER_SYMBOL = _pattern(UNIT_WORDS - _NUMBER_ONLY - COUNTED)
+_AFTER_SYMBOL = UNIT_WORDS - _NUMBER_ONLY - COUNTED
 _TRIGONOMETRY = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![A-Za-z])")
 _ENDS_VALUE = re.compile(r"(?:[\d})\]!]|(?<![A-Za-z\\])[A-Za-z]|\\(?:pi|theta|alpha|beta|infty))$")
 _ENDS_NO_UNIT = frozenset("0123456789)]}")
@@ -111,12 +113,12 @@ def split_unit(text: str) -> tuple[str, str | None]:
         return text, None
     # No unit is longer than this, and searching the whole text takes quadratic time.
     tail = max(0, len(text) - 80)
-    match = _AFTER_NUMBER.search(text, tail)
+    match = _pattern(*_AFTER_NUMBER).search(text, tail)
     if match is None or not match.start():
         return text, None
     if not _PLAIN_NUMBER.fullmatch(text[: match.start()]):
         constant = _CONSTANT.fullmatch(text[: match.start()]) is not None
-        match = (_AFTER_CONSTANT if constant else _AFTER_SYMBOL).search(text, tail)
+        match = _pattern(_AFTER_CONSTANT if constant else _AFTER_SYMBOL).search(text, tail)
         if match is None or not match.start():
             return text, None
     value = text[: match.start()].rstrip()
@@ -131,7 +133,7 @@ def split_unit(text: str) -> tuple[str, str | None]:
 def without_units(text: str) -> str:
     """Return a formula without the units behind its numbers: `5 \\times 4` for `5 cm \\times 4 cm`."""
     value = split_unit(text)[0]
-    return value if _TRIGONOMETRY.search(value) else _BEHIND_DIGITS.sub("", value)
+    return value if _TRIGONOMETRY.search(value) else _behind_digits().sub("", value)
 
 
 def _unit_name(unit: str) -> str:
@@ -173,7 +175,13 @@ def _power(name: str, exponent: int) -> str:
 ROMAN_UNITS = {"s": "sec", "h": "hr", "t": "tonne", "l": "L", "N": "newton", "J": "joule", "W": "watt"}
 ROMAN_UNITS |= {"C": "coulomb", "V": "volt", "A": "ampere", "m": "metre", "g": "gram", "L": "litre", "K": "kelvin"}
 _MEASURE = rf"(?:{_alternatives(UNIT_WORDS | frozenset(ROMAN_UNITS))}){_EXPONENT}"
-_BEHIND_DIGITS = re.compile(rf"(?<=\d)(?: |\\:)?{_MEASURE}(?: ?/ ?{_MEASURE})?(?![A-Za-z\u0400-\u04ff(^])")
+
+
+@cache
+def _behind_digits() -> re.Pattern[str]:
+    return re.compile(rf"(?<=\d)(?: |\\:)?{_MEASURE}(?: ?/ ?{_MEASURE})?(?![A-Za-z\u0400-\u04ff(^])")
+
+
 # A C is a variable, too, but not behind a power of ten.
 _SPACED_UNIT = re.compile(
     r"(10\s*\^\s*\{-?\d{1,3}\}|\d[eE][-+]?\d{1,3}|\d(?=\s+[^C]))\s+([shNJWVAKC])"

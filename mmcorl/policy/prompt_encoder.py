@@ -26,7 +26,7 @@ from mmcorl.prompts.styles import prompt_text, system_of
 from mmcorl.types import Prompt
 from model_adapters.base import Encoded, VisionSettings
 from model_adapters.coordinates import Convention, Coordinates, place_request
-from model_adapters.errors import in_a_line
+from model_adapters.errors import AdapterError, in_a_line
 from model_adapters.images import load_image
 from model_adapters.loading import read_pretrained
 from model_adapters.registry import adapter_for
@@ -100,7 +100,7 @@ class PromptEncoder:
     def _encode(self, prompt: Prompt, words: Words) -> Encoded:
         try:
             return self.adapter.encode(self.processor, words[-1], self._images(prompt), **self._how(prompt, words))
-        except (UserError, MemoryError):  # of the config, of the machine
+        except (UserError, AdapterError, MemoryError):  # of the config, of the row and its rule, of the machine
             raise
         except Exception as error:  # over images that the data check knows by their sizes alone
             raise UserError(

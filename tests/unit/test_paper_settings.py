@@ -69,17 +69,20 @@ def test_what_differs_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Pat
 @pytest.mark.parametrize(
     ("setting", "says"),
     [
-        ("reward=mine.py:few", "reward 'mine.py:few' returned 1 numbers for the 8 completions"),
-        ("reward=mine.py:nan", "rewards must be finite"),
-        ("reward=mine.py:word", "not a list of numbers"),
-        ("supervision.kind=mine.py:rule", "supervision rule 'mine.py:rule' did not return a PseudoLabel for each"),
-        ("reward=mine.py:fine", ""),
+        ("reward=made_up.py:few", "reward 'made_up.py:few' returned 1 numbers for the 8 completions"),
+        ("reward=made_up.py:nan", "rewards must be finite"),
+        ("reward=made_up.py:word", "not a list of numbers"),
+        (
+            "supervision.kind=made_up.py:rule",
+            "supervision rule 'made_up.py:rule' did not return a PseudoLabel for each",
+        ),
+        ("reward=made_up.py:fine", ""),
     ],
 )
 def test_own_functions_are_called_once_on_made_up_answers(
     setting: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "mine.py").write_text(
+    (tmp_path / "made_up.py").write_text(
         "def few(completions):\n    return [1.0]\ndef nan(completions):\n    return [float('nan')] * len(completions)\n"
         "def word(completions):\n    return 'good'\ndef fine(completions):\n    return [1.0] * len(completions)\n"
         "def rule(votes):\n    return 7\n"
@@ -88,4 +91,4 @@ def test_own_functions_are_called_once_on_made_up_answers(
     assert main(["train", "quickstart", setting, "--dry"]) == (2 if says else 0)
     error = capsys.readouterr().err
     assert says in error
-    assert ("called once on made-up answers: reward.kind mine.py:fine" in error) == (not says)
+    assert ("called once on made-up answers: reward.kind made_up.py:fine" in error) == (not says)
