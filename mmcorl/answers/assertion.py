@@ -270,7 +270,8 @@ def _leads_to_a_value(sentence: str, question_words: frozenset[str]) -> bool:
     """Return whether no word in the noun phrase of an answer, or of its clause's subject, makes another value of it."""
     tokens = list(tokens_of(sentence))
     there = classes_in(tokens)
-    unreal = there & (_CONDITION | classes("supposition")) or (tokens and tokens[0].classes & classes("absence inverted homograph"))
+    inverted = tokens and tokens[0].classes & classes("absence inverted homograph")
+    unreal = there & (_CONDITION | classes("supposition")) or inverted
     stops = (at + 1 for at, token in enumerate(tokens) if token.classes & (_CONSEQUENCE | classes("semicolon colon")))
     if (
         unreal

@@ -137,7 +137,8 @@ class _Tokens:
 
     def _environment(self) -> None:
         """Read a matrix; its cells are read where it is compared."""
-        if self._tokens[self._at : self._at + 1] != ["{"] or self._tokens[self._at + 1] not in _MATRIX:
+        opening = self._tokens[self._at : self._at + 2]
+        if len(opening) < 2 or opening[0] != "{" or opening[1] not in _MATRIX:
             raise _NoExpressionError
         depth = 1
         while self._at < len(self._tokens) and depth:

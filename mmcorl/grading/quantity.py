@@ -26,14 +26,16 @@ from mmcorl.grading.question import is_other_way_round
 
 _SENTENCE = re.compile(r"(?<=[?.!;？。！；])(?=\s|\Z)|\n|(?<=[？。！；])")
 _REQUEST_TEXT = (
-    r"find|determine|calculate|compute|evaluate|solve(?: [^.?;]{1,60}?)? for|name|identify|state|what|which|who|whom|whose|where|when|how"
+    r"find|determine|calculate|compute|evaluate|solve(?: [^.?;]{1,60}?)? for|name|identify|state"
+    r"|what|which|who|whom|whose|where|when|how"
 )
 _ASKING = re.compile(rf"\b(?:{_REQUEST_TEXT})\b", re.IGNORECASE)
 _FORMAT = re.compile(r"\b(?:give|express|write|round|answer|state your|leave|enter|use|show)\b", re.IGNORECASE)
 _CONDITION = re.compile(r"\b(?:if|given|assuming|suppose|such that|not|unless)\b", re.IGNORECASE)
 _WORD = re.compile(r"[^\W\d_]+(?:'[^\W\d_]+)?")
 _LEAD = re.compile(
-    r"(?:find|determine|calculate|compute|evaluate|solve(?: [^.?;]{1,60}?)? for|name|identify|state|what(?: is|'s| are)?|which)\b,? ?"
+    r"(?:find|determine|calculate|compute|evaluate|solve(?: [^.?;]{1,60}?)? for|name|identify|state"
+    r"|what(?: is|'s| are)?|which)\b,? ?"
     r"(?:(?:the|a|an|its|is|exact|numerical|value|values|measure|size|length|degree|of|for|segment|m)\s)*",
     re.IGNORECASE,
 )

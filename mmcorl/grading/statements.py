@@ -70,7 +70,10 @@ def _last_box(response: str) -> tuple[int, int]:
         start = max(0, at - 8)
         if spans := box_spans(response[start:])[0]:
             content, end = (start + edge for edge in spans[-1])
-            return next(box.start() for box in BOX.finditer(response, start, content) if box.end() == content), end + 1
+            # None for `unboxed{`, of which the stretch may show the end alone.
+            begins = [box.start() for box in BOX.finditer(response, start, content) if box.end() == content]
+            if begins:
+                return begins[0], end + 1
     return 0, 0
 
 
